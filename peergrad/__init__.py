@@ -1,0 +1,39 @@
+"""peergrad: train one language model by self-play debate, with the debaters' votes as the only reward."""
+
+from peergrad.debate.batch import Batcher
+from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.play import Played, play, play_all
+from peergrad.debate.protocols import Parallel, Sequential
+from peergrad.debate.sampler import Seats
+from peergrad.debate.transcript import dump, load, read_file
+from peergrad.debate.types import Debate, Question
+from peergrad.engines.scripted import Scripted
+from peergrad.learn.advantages import advantages
+from peergrad.learn.credit import credit
+from peergrad.learn.datums import datums
+from peergrad.reward.rewards import RewardRules, score
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Batcher",
+    "Debate",
+    "EngineError",
+    "Parallel",
+    "Played",
+    "Question",
+    "RewardRules",
+    "Scripted",
+    "Seats",
+    "Sequential",
+    "UserError",
+    "advantages",
+    "credit",
+    "datums",
+    "dump",
+    "load",
+    "play",
+    "play_all",
+    "read_file",
+    "score",
+]

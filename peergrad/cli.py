@@ -1,0 +1,88 @@
+"""The command ``peergrad``. Exit codes: 0 done, 2 the input can't be used (nothing was written), 130 interrupted."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from peergrad import __version__
+from peergrad.debate.errors import UserError
+from peergrad.debate.transcript import read_file
+from peergrad.learn.advantages import Center, advantages
+from peergrad.reward.rewards import Reward, RewardRules, score
+from peergrad.reward.streams import Consensus, Unjudged
+from peergrad.reward.tally import Ballots, SelfVotes
+
+app = tyro.extras.SubcommandApp()
+
+
+@app.command(name="score")
+def score_files(
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")],
+    /,
+    reward: Reward = "streams",
+    consensus: Annotated[Consensus | None, tyro.conf.arg(metavar="{all,others}")] = None,
+    self_votes: SelfVotes = "drop",
+    ballots: Ballots = "once",
+    unjudged: Unjudged = "skip",
+    center: Center = "group",
+    format_penalty: bool = True,
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+) -> None:
+    """Score the debates of transcript files: valid votes, rewards and advantages.
+
+    Args:
+        files: Transcript files, one debate per line (docs/reference/transcript.md). Together they are one batch.
+        reward: One score per agent (win_rate, win_minus_loss), or separate streams for generating, judging and form.
+        consensus: Whose votes make the consensus a judge is held to. Unset: all up to 3 agents, others from 4 on.
+        self_votes: Votes that name their author: dropped, or kept for the consensus (never for the author's own score).
+        ballots: One vote per pair and turn, or the literal rule: every line counts.
+        unjudged: A turn nobody judged has no signal (skip), or by the literal formula -1.
+        center: What the baseline is a mean over: one debate, the whole batch, or one seat across the batch.
+        format_penalty: Punish unreadable turns and missing votes (streams only).
+        json: Print one JSON object instead of tables.
+    """
+    if not files:
+        raise UserError("FILE: is missing; give at least one transcript file")
+    rules = RewardRules(
+        reward=reward,
+        consensus=consensus,
+        self_votes=self_votes,
+        ballots=ballots,
+        unjudged=unjudged,
+        format_penalty=format_penalty,
+    )
+    batch = [score(debate, rules) for path in files for debate in read_file(path)]
+    centred = advantages(batch, center=center)
+    from peergrad import show  # brings rich, which --json does not need
+
+    if json:
+        print(show.as_json(batch, centred))
+    else:
+        show.as_tables(batch, centred)
+
+
+@app.command(name="version")
+def version() -> None:
+    """Print the version."""
+    print(__version__)
+
+
+def main() -> None:
+    """Run the command line. A person's mistake is one sentence on stderr, never a traceback."""
+    code = 0
+    try:
+        app.cli(prog="peergrad", description=sys.modules["peergrad"].__doc__, use_underscores=False)
+        sys.stdout.flush()
+    except UserError as error:
+        print(f"peergrad: {error}", file=sys.stderr)
+        code = 2
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:  # the reader of our output left, as `| head` does; keep Python from complaining about it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)

@@ -1,0 +1,9 @@
+"""The two things that can go wrong and are not our bug (a model's bad reply is neither: it is data on the turn)."""
+
+
+class UserError(Exception):
+    """A person's input can't be used. The message says what, where, and what would be right; exit code 2."""
+
+
+class EngineError(Exception):
+    """The world failed an ask (time-out, connection, memory). Its debate is dropped whole, counted, never rewarded."""

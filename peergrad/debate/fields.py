@@ -1,0 +1,130 @@
+"""Reading a person's JSON with errors that say where: file, line, field, and what would be right."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
+
+from peergrad.debate.errors import UserError
+
+_MISSING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A JSON value and where it was found."""
+
+    value: Any
+    where: str
+    path: str = ""
+
+    @staticmethod
+    def parse(line: str | bytes, where: str) -> Field:
+        """One line of JSON, which must be an object."""
+        try:
+            value = json.loads(line)
+        except UnicodeDecodeError as error:
+            raise UserError(f"{where}: not UTF-8 text (byte {error.start}); save the file as UTF-8") from None
+        except json.JSONDecodeError as error:
+            hint = "the line is torn or not JSON; each line must be one whole JSON object"
+            raise UserError(f"{where}, column {error.colno}: {error.msg}; {hint}") from None
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{where}: can't be read as JSON ({error}); each line must be one whole JSON object") from None
+        at = Field(value, where)
+        if not isinstance(value, dict):
+            at.wrong(f"{at.shown} is not an object; each line must be one JSON object")
+        return at
+
+    def wrong(self, what: str) -> NoReturn:
+        """Refuse this field."""
+        raise UserError(f"{self.where}, {self.path}: {what}" if self.path else f"{self.where}: {what}")
+
+    @property
+    def shown(self) -> str:
+        """The value as a person wrote it, short."""
+        text = json.dumps(self.value)
+        return text if len(text) <= 60 else text[:57] + "..."
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.value
+
+    def __getitem__(self, name: str) -> Field:
+        """A field that must be there."""
+        found = self.get(name)
+        if found.value is _MISSING:
+            found.wrong("is missing")
+        return found
+
+    def get(self, name: str, default: Any = _MISSING) -> Field:
+        """A field that may be absent."""
+        path = f"{self.path}.{name}" if self.path else name
+        return Field(cast("dict[str, Any]", self.value).get(name, default), self.where, path)
+
+    def __iter__(self) -> Iterator[Field]:
+        for index, value in enumerate(self.items()):
+            yield Field(value, self.where, f"{self.path}[{index}]")
+
+    def items(self) -> list[Any]:
+        values = self.value
+        if not isinstance(values, list):
+            self.wrong(f"{self.shown} is not a list")
+        return cast("list[Any]", values)
+
+    def text(self) -> str:
+        if not isinstance(self.value, str):
+            self.wrong(f"{self.shown} is not text; write it in quotes")
+        return self.value
+
+    def flag(self) -> bool:
+        if not isinstance(self.value, bool):
+            self.wrong(f"{self.shown} is not true or false")
+        return self.value
+
+    def whole(self, least: int, most: int | None = None, why: str = "") -> int:
+        """A whole number within bounds."""
+        if type(self.value) is not int or self.value < least or (most is not None and self.value > most):
+            bounds = f"a whole number from {least} to {most}" if most is not None else f"a whole number of at least {least}"
+            self.wrong(f"{self.shown} is not possible; give {bounds}{why}")
+        return self.value
+
+    def wholes(self, least: int, most: int) -> list[int]:
+        """A list of whole numbers within bounds, which may be long."""
+        values = self.items()
+        if set(map(type, values)) - {int} or (values and not (least <= min(values) and max(values) <= most)):
+            return [field.whole(least, most) for field in self]
+        return values
+
+    def numbers(self) -> list[float]:
+        """A list of finite numbers, which may be long."""
+        values = self.items()
+        if set(map(type, values)) - {float} or not all(map(math.isfinite, values)):
+            return [field.number() for field in self]
+        return values
+
+    def number(self) -> float:
+        if isinstance(self.value, bool) or not isinstance(self.value, int | float) or not math.isfinite(self.value):
+            self.wrong(f"{self.shown} is not a number")
+        return float(self.value)
+
+    def one_of(self, allowed: tuple[str, ...]) -> str:
+        if self.value not in allowed:
+            self.wrong(f"{self.shown} is not known; {nearest(str(self.value), allowed)}")
+        return self.value
+
+    def object(self) -> Field:
+        if not isinstance(self.value, dict):
+            self.wrong(f"{self.shown} is not an object")
+        return self
+
+    def names(self) -> list[str]:
+        return list(cast("dict[str, Any]", self.object().value))
+
+
+def nearest(name: str, allowed: tuple[str, ...]) -> str:
+    """What a person who wrote ``name`` may have meant."""
+    close = difflib.get_close_matches(name, allowed, 1)
+    return f"did you mean {close[0]!r}?" if close else "it may be " + ", ".join(map(repr, allowed))

@@ -1,0 +1,65 @@
+"""Playing debates: the only loop over turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from peergrad.debate.errors import EngineError
+from peergrad.debate.sampler import Sampler, answered
+from peergrad.debate.types import Debate, Protocol, Question, Reply
+
+
+async def play(protocol: Protocol, question: Question, sampler: Sampler, *, id: str | None = None) -> Debate:
+    """One debate from question to end. Raises ``EngineError`` if the world failed one of its asks.
+
+    Example: ``await play(Parallel(agents=3, max_rounds=2), Question("q1", "2+2?"), sampler)``
+    """
+    debate = Debate(id or question.id, question, protocol)
+    while wave := protocol.wave(debate):
+        replies: list[Reply] = []
+        for answer in await answered(sampler, wave):
+            if isinstance(answer, EngineError):
+                raise EngineError(str(answer)) from answer  # one answer may stand for many asks: raise a copy
+            replies.append(answer)
+        debate = debate.extend(wave, replies)
+    return debate
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of many debates: those that ended, in the order asked, and why the others were dropped, by id."""
+
+    debates: tuple[Debate, ...]
+    dropped: dict[str, str]
+
+
+async def play_all(
+    protocol: Protocol,
+    questions: Sequence[Question],
+    sampler: Sampler,
+    *,
+    done: Callable[[Debate | None], None] = lambda _: None,
+) -> Played:
+    """Many debates at once, one per question. A debate the world failed is dropped whole and counted, never half kept.
+
+    ``done`` is told of each debate as it ends, ``None`` for one that was dropped. Give a ``Batcher`` as the sampler.
+    """
+    ids = [question.id for question in questions]
+    if len(set(ids)) != len(ids):
+        raise ValueError("play_all needs questions with different ids: they seed the sampling and name the debates")
+    dropped: dict[str, str] = {}
+
+    async def one(question: Question) -> Debate | None:
+        try:
+            debate = await play(protocol, question, sampler)
+        except EngineError as error:
+            dropped[question.id] = str(error)
+            debate = None
+        done(debate)
+        return debate
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(question)) for question in questions]
+    return Played(tuple(debate for task in tasks if (debate := task.result())), dropped)

@@ -1,0 +1,64 @@
+"""Who answers: the seam between a debate and an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import typing
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from peergrad.debate.errors import EngineError
+from peergrad.debate.types import Ask, Reply
+
+Answer = Reply | EngineError
+
+
+class Sampler(typing.Protocol):
+    """Answers asks, in their order. A snapshot: its weights never change under it.
+
+    An ask the world failed is answered by an ``EngineError`` in its place, so that it costs its own debate and no other;
+    raising fails every ask of the call.
+    """
+
+    async def sample(self, asks: Sequence[Ask]) -> Sequence[Answer]: ...
+
+
+class Seats:
+    """A table seat → sampler: fixed opponents, a frozen judge, another model in one seat.
+
+    Example: ``Seats({0: policy}, others=frozen)``
+    """
+
+    def __init__(self, seats: Mapping[int, Sampler], others: Sampler) -> None:
+        self._seats = dict(seats)
+        self._others = others
+
+    async def sample(self, asks: Sequence[Ask]) -> Sequence[Answer]:
+        by_sampler: dict[int, tuple[Sampler, list[int]]] = {}
+        for index, ask in enumerate(asks):
+            sampler = self._seats.get(ask.agent, self._others)
+            by_sampler.setdefault(id(sampler), (sampler, []))[1].append(index)
+        answers: list[Answer | None] = [None] * len(asks)
+
+        async def one(sampler: Sampler, indices: list[int]) -> None:
+            for index, answer in zip(indices, await answered(sampler, [asks[i] for i in indices]), strict=True):
+                answers[index] = answer
+
+        await asyncio.gather(*(one(sampler, indices) for sampler, indices in by_sampler.values()))
+        return [answer for answer in answers if answer is not None]
+
+
+async def answered(sampler: Sampler, asks: Sequence[Ask]) -> Sequence[Answer]:
+    """One call of a sampler. Whatever it does, each ask gets a reply or an ``EngineError``."""
+    try:
+        answers = list(await sampler.sample(asks))
+    except EngineError as error:
+        return [error] * len(asks)
+    except Exception as error:
+        failed = EngineError(f"{type(sampler).__name__} failed: {type(error).__name__}: {error}")
+        failed.__cause__ = error
+        return [failed] * len(asks)
+    if len(answers) != len(asks) or not all(isinstance(a, Reply | EngineError) for a in cast("list[object]", answers)):
+        what = f"{type(sampler).__name__} gave {len(answers)} answers to {len(asks)} asks"
+        return [EngineError(f"{what}; it must give one Reply or EngineError per ask")] * len(asks)
+    return answers

@@ -1,0 +1,209 @@
+"""The transcript format: one debate, one line of JSON (docs/reference/transcript.md).
+
+Lossless: loading what was dumped gives an equal debate. What an agent was shown, and its prompt's tokens, are written once:
+a dialogue that continues an earlier turn's names that turn.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from peergrad.debate.contract import Order
+from peergrad.debate.errors import UserError
+from peergrad.debate.fields import Field, nearest
+from peergrad.debate.personas import Persona
+from peergrad.debate.protocols import Parallel, Sequential
+from peergrad.debate.types import Debate, Message, Protocol, Question, Style, Tokens, Turn
+
+_PROTOCOLS: dict[str, type[Sequential] | type[Parallel]] = {"sequential": Sequential, "parallel": Parallel}
+_ROLES = ("system", "user", "assistant")
+_INT32 = 2**31 - 1
+
+
+def dump(debate: Debate, *, thin: bool = False) -> str:
+    """One line of JSON. ``thin`` leaves out prompts and tokens; what rewards are computed from is always kept (SPEC 8.5)."""
+    question = debate.question
+    line: dict[str, Any] = {"id": debate.id, "question": question.text}
+    if question.id != debate.id:
+        line["question_id"] = question.id
+    if question.answer is not None:
+        line["answer"] = question.answer
+    if question.style != "open":
+        line["style"] = question.style
+    if question.dataset:
+        line["dataset"] = question.dataset
+    settings = asdict(cast("Any", debate.protocol))
+    line["agents"] = settings.pop("agents")
+    line["protocol"] = next(name for name, kind in _PROTOCOLS.items() if isinstance(debate.protocol, kind))
+    line["settings"] = settings
+    line["turns"] = [_dump_turn(debate, index, thin) for index in range(len(debate.turns))]
+    text = json.dumps(line, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair in model text: escape, so that the file stays UTF-8
+        text = json.dumps(line, ensure_ascii=True, allow_nan=False)
+    return text
+
+
+def load(line: str | bytes, where: str = "transcript") -> Debate:
+    """A debate from one line. Raises ``UserError`` naming ``where`` and the field. Unknown fields are passed over."""
+    at = Field.parse(line, where)
+    kind = _PROTOCOLS[at["protocol"].one_of(tuple(_PROTOCOLS))]
+    agents = at["agents"].whole(1)
+    name = at["id"].text()
+    question = Question(
+        id=at.get("question_id", name).text(),
+        text=at["question"].text(),
+        answer=None if at.get("answer", None).value is None else at["answer"].text(),
+        style=cast("Style", at.get("style", "open").one_of(("open", "boxed"))),
+        dataset=at.get("dataset", "").text(),
+    )
+    said = list(at["turns"])
+    # A line without settings says nothing of the limit: what was played is what there was to play.
+    protocol = _load_protocol(at.get("settings", {}), kind, agents, max_rounds=max(1, -(-len(said) // agents)))
+    turns: list[Turn] = []
+    for index, turn in enumerate(said):
+        agent = turn.object()["agent"].whole(0, agents - 1, f": this debate has {agents} agents, counted from 0")
+        spoken = [earlier.agent for earlier in turns[index - index % agents :]]
+        if agent in spoken:
+            turn["agent"].wrong(f"agent {agent} has already spoken in round {index // agents + 1}; each speaks once a round")
+        turns.append(_load_turn(turn, turns, agent, protocol, seen=index - index % agents if kind is Parallel else index))
+    return Debate(name, question, protocol, tuple(turns))
+
+
+def read_file(path: Path) -> Iterator[Debate]:
+    """The debates of a transcript file, one per line; blank lines are passed over."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                if line.strip():
+                    yield load(line, f"{path}, line {number}")
+    except OSError as error:
+        raise UserError(f"{path}: can't be read ({error.strerror}); give the path of a transcript file") from None
+
+
+def _dump_turn(debate: Debate, index: int, thin: bool) -> dict[str, Any]:
+    turn = debate.turns[index]
+    line: dict[str, Any] = {"agent": turn.agent, "text": turn.text, "seen": turn.seen}
+    if turn.since:
+        line["since"] = turn.since
+    if turn.truncated:
+        line["truncated"] = True
+    if turn.parsed.error:
+        line["error"] = str(turn.parsed.error)
+    else:
+        line["sections"] = {section.name: section.inner for section in turn.parsed.sections}
+    if thin:
+        return line
+    before = next((i for i in range(index - 1, -1, -1) if debate.turns[i].agent == turn.agent), None)
+    if turn.asked:
+        line["asked"] = _dump_messages(debate, turn.asked, before)
+    if turn.tokens:
+        line["tokens"] = _dump_tokens(debate, turn.tokens, before)
+    return line
+
+
+def _dump_messages(debate: Debate, asked: tuple[Message, ...], before: int | None) -> list[dict[str, Any]]:
+    if before is not None and (shown := _dialogue_after(debate.turns[before])) and asked[: len(shown)] == shown:
+        return [{"continues": before}, *_dump_messages(debate, asked[len(shown) :], None)]
+    return [
+        {"role": message.role, "text": message.text}
+        | ({"tokens": _dump_tokens(debate, message.tokens, None)} if message.tokens else {})
+        for message in asked
+    ]
+
+
+def _dump_tokens(debate: Debate, tokens: Tokens, before: int | None) -> dict[str, Any]:
+    earlier = debate.turns[before].tokens if before is not None else None
+    prompt_T = tokens.prompt_T
+    line: dict[str, Any] = {}
+    if earlier is not None:
+        held_T = np.concatenate((earlier.prompt_T, earlier.ids_T))
+        if len(held_T) <= len(prompt_T) and np.array_equal(prompt_T[: len(held_T)], held_T):
+            line["continues"] = before
+            prompt_T = prompt_T[len(held_T) :]
+    return line | {
+        "prompt": prompt_T.tolist(),
+        "ids": tokens.ids_T.tolist(),
+        "logprobs": [float(str(logprob)) for logprob in tokens.logprobs_T],  # the shortest text that is this float32
+        "starts": tokens.starts_T.tolist(),
+        "temperature": tokens.temperature,
+    }
+
+
+def _dialogue_after(turn: Turn) -> tuple[Message, ...]:
+    """What an agent was shown and then said: how a growing dialogue goes on."""
+    return (*turn.asked, Message("assistant", turn.text, turn.tokens)) if turn.asked else ()
+
+
+def _load_protocol(at: Field, kind: type[Sequential] | type[Parallel], agents: int, max_rounds: int) -> Protocol:
+    known = tuple(field.name for field in fields(kind) if field.name != "agents")
+    settings: dict[str, Any] = {"max_rounds": max_rounds}
+    for name in at.names():
+        field = at[name]
+        if name not in known:
+            field.wrong(f"no such setting; {nearest(name, known)}")
+        if name == "personas":
+            settings[name] = tuple(
+                Persona(p.object()["name"].text(), p["style"].text(), p["temperature"].number()) for p in field
+            )
+        elif name == "order":
+            settings[name] = cast("Order", field.one_of(("strict", "any")))
+        elif name == "temperature":
+            settings[name] = field.number()
+        else:
+            settings[name] = field.whole(-1 if name == "history_rounds" else 1)
+    if settings.get("personas") == ():
+        at["personas"].wrong("at least one is needed; leave it out for the five built-in ones")
+    return kind(agents=agents, **settings)
+
+
+def _load_turn(at: Field, earlier: list[Turn], agent: int, protocol: Protocol, *, seen: int) -> Turn:
+    text, truncated = at["text"].text(), at.get("truncated", False).flag()
+    seen = at.get("seen", seen).whole(0, len(earlier), ": turns that existed when it was asked")
+    return Turn(
+        agent=agent,
+        seen=seen,
+        text=text,
+        parsed=protocol.read(text, truncated),
+        truncated=truncated,
+        since=at.get("since", 0).whole(0, seen, ": the first turn it was shown"),
+        asked=tuple(_load_messages(at.get("asked", []), earlier)),
+        tokens=_load_tokens(at["tokens"].object(), earlier, text) if "tokens" in at else None,
+    )
+
+
+def _load_messages(at: Field, earlier: list[Turn]) -> Iterator[Message]:
+    for index, message in enumerate(at):
+        if index == 0 and "continues" in message.object():
+            yield from _dialogue_after(earlier[message["continues"].whole(0, len(earlier) - 1, ": an earlier turn")])
+            continue
+        role, text = message.object()["role"].one_of(_ROLES), message["text"].text()
+        tokens = _load_tokens(message["tokens"].object(), earlier, text) if "tokens" in message else None
+        yield Message(cast("Any", role), text, tokens)
+
+
+def _load_tokens(at: Field, earlier: list[Turn], text: str) -> Tokens:
+    ids, prompt = at["ids"].wholes(0, _INT32), at["prompt"].wholes(0, _INT32)
+    logprobs = at["logprobs"].numbers()
+    starts = at["starts"].wholes(0, len(text.encode("utf-8", "surrogatepass")))
+    if not len(ids) == len(logprobs) == len(starts):
+        at.wrong(f"{len(ids)} ids, {len(logprobs)} logprobs and {len(starts)} starts; there must be one of each per token")
+    if any(first > second for first, second in pairwise(starts)):
+        at["starts"].wrong("must not decrease: they are byte offsets of the tokens in order")
+    if "continues" in at:
+        before = earlier[at["continues"].whole(0, len(earlier) - 1, ": an earlier turn")].tokens
+        if before is None:
+            at["continues"].wrong("that turn has no tokens to continue")
+        prompt = [*before.prompt_T.tolist(), *before.ids_T.tolist(), *prompt]
+    elif not prompt:
+        at["prompt"].wrong("is empty; a reply's tokens follow at least one prompt token")
+    return Tokens.of(prompt, ids, logprobs, starts, at.get("temperature", 1.0).number())

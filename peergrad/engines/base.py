@@ -1,0 +1,38 @@
+"""What an engine is. ``Sampler`` answers asks; ``Trainer`` (which only some engines are) also learns.
+
+An engine that can only answer implements ``Sampler`` alone, so handing it to training is a type error. This module also
+holds what every engine that samples tokens needs.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+
+from peergrad.debate.errors import EngineError
+from peergrad.debate.sampler import Answer, Sampler
+from peergrad.learn.trainer import StepStats, Trainer
+
+__all__ = ["Answer", "EngineError", "Sampler", "StepStats", "Trainer", "decode"]
+
+
+def decode(pieces: Sequence[bytes]) -> tuple[str, list[int]]:
+    """The text of a reply from its tokens' bytes, and where each token starts in the text's UTF-8 bytes (SPEC 6.5).
+
+    Tokens may cut characters; bytes that are no character become U+FFFD and the starts follow the text, not the bytes.
+
+    Example: ``decode([b"a", b"\\xc3", b"\\xa9"]) == ("aé", [0, 1, 2])``
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text: list[str] = []
+    starts: list[int] = []
+    length = 0
+    for piece in pieces:
+        pending = len(decoder.getstate()[0])
+        # A character begun by earlier tokens and not continued by this one turns into U+FFFD, three bytes.
+        broken = pending and piece and not 0x80 <= piece[0] < 0xC0
+        starts.append(length + (3 if broken else pending))
+        text.append(decoder.decode(piece))
+        length += len(text[-1].encode("utf-8"))
+    text.append(decoder.decode(b"", final=True))
+    return "".join(text), starts

@@ -1,0 +1,42 @@
+"""Who learns: the seam between training data and an engine."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from peergrad.debate.sampler import Sampler
+from peergrad.learn.datums import Datum
+from peergrad.learn.losses import LossName
+
+
+@dataclass(frozen=True, slots=True)
+class StepStats:
+    """What one update did. ``skipped``: loss or gradient was not finite and the weights were left as they were."""
+
+    loss: float
+    grad_norm: float
+    skipped: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+class Trainer(typing.Protocol):
+    """Owns weights and updates them."""
+
+    async def step(self, data: Sequence[Datum], loss: LossName, lr: float) -> StepStats:
+        """One update on all of ``data``."""
+        ...
+
+    async def sampler(self) -> Sampler:
+        """A sampler of the weights as they are now; later steps do not change it."""
+        ...
+
+    async def save(self, path: Path) -> None:
+        """Write everything needed to go on exactly from here."""
+        ...
+
+    async def load(self, path: Path) -> None:
+        """Go on from what ``save`` wrote."""
+        ...

@@ -1,0 +1,138 @@
+"""What a batch of debates was like, under the names people know (SPEC 8.1 to 8.3)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from peergrad.debate.contract import said
+from peergrad.debate.protocols import consensus_reached
+from peergrad.debate.types import Debate, Question
+from peergrad.learn.datums import Datum
+from peergrad.learn.losses import Array
+from peergrad.reward.rewards import Reward, Scored
+from peergrad.tasks.base import UNANSWERED, Grade
+
+Metrics = dict[str, float]
+
+
+def debate_metrics(batch: Sequence[Scored], reward: Reward) -> Metrics:
+    """Votes, rewards, form and lengths. An episode is one agent's part in one debate; means are over what the name says."""
+    if not batch:
+        return {}
+    returns = [agent_returns(scored) for scored in batch]
+    turns = [(scored.debate, index) for scored in batch for index in range(len(scored.debate.turns))]
+    counts = [scored.tally.counts for scored in batch]
+    # Pairwise metrics are per agent and then averaged, so a debate counts as often as it has agents.
+    agents = np.array([scored.debate.agents for scored in batch])
+    votes = np.array([len(scored.tally.votes) for scored in batch])
+    metrics = {
+        "pairwise_reward_is_win_rate": float(reward == "win_rate"),
+        "pairwise_reward_is_win_minus_loss": float(reward == "win_minus_loss"),
+        "pairwise_total_votes": float(np.average(votes, weights=agents)),
+        "pairwise_malformed": float(np.average([count.malformed for count in counts], weights=agents)),
+        "pairwise_any_votes": float(np.average(votes > 0, weights=agents)),
+        "env/all/total_episodes": float(agents.sum()),
+        "env/all/total_turns": float(len(turns)),
+        "env/all/turns_per_episode": len(turns) / float(agents.sum()),
+        "env/all/reward/total": float(np.mean(np.concatenate(returns))),
+        "env/all/by_group/frac_mixed": float(np.mean([len(set(values)) > 1 for values in returns])),
+        "v2/total_votes": float(votes.sum()),
+        "v2/missing_comparisons": float(sum(count.missing for count in counts)),
+        "v2/comparison_lines_invalid": float(sum(count.malformed for count in counts)),
+    }
+    if turns:
+        metrics |= {
+            "consensus_reached": float(np.mean([_agreed_by(debate, index) for debate, index in turns])),
+            "round": float(np.mean([debate.round(index) + 1 for debate, index in turns])),
+            "parse_error": float(np.mean([debate.turns[index].parsed.error is not None for debate, index in turns])),
+        }
+    if reward != "streams":
+        values = [value for scored in batch for value in scored.streams[0].values if value is not None]
+        metrics["pairwise_reward"] = float(np.mean(values))
+    for name in ("gen", "judge"):
+        signal = [v for scored in batch for s in scored.streams if s.name == name for v in s.values if v is not None]
+        if signal:
+            metrics |= {f"reward/{name}/mean": float(np.mean(signal)), f"reward/{name}/std": float(np.std(signal))}
+    sampled = [tokens for debate, index in turns if (tokens := debate.turns[index].tokens)]
+    if sampled:
+        metrics["env/all/ac_tokens_per_turn"] = float(np.mean([len(tokens.ids_T) for tokens in sampled]))
+        metrics["env/all/ob_tokens_per_turn"] = float(np.mean([len(tokens.prompt_T) for tokens in sampled]))
+    return metrics
+
+
+def agent_returns(scored: Scored) -> list[float]:
+    """Each agent's total: the pairwise return itself, or the weighted sum of its turns over all streams."""
+    totals = [0.0] * scored.debate.agents
+    for stream in scored.streams:
+        for unit, value in enumerate(stream.values):
+            agent = unit if stream.unit == "agent" else scored.debate.turns[unit].agent
+            totals[agent] += stream.weight * (value or 0.0)
+    return totals
+
+
+def optim_metrics(data: Sequence[Datum], logprobs: Sequence[Array]) -> Metrics:
+    """How far the trainer's policy is from the sampler's on the action tokens, given the trainer's logprobs of each datum.
+
+    ``v1`` is the mean of the difference of log-probabilities, ``v2`` half the mean of its square; entropy is the sampler's.
+    """
+    chosen = [datum.mask_T > 0 for datum in data]
+    if not any(mask_T.any() for mask_T in chosen):
+        return {}
+    sampled = np.concatenate([datum.logprobs_T[mask_T] for datum, mask_T in zip(data, chosen, strict=True)])
+    trained = np.concatenate([np.asarray(values_T)[mask_T] for values_T, mask_T in zip(logprobs, chosen, strict=True)])
+    difference = sampled.astype(np.float64) - trained
+    return {
+        "optim/kl_sample_train_v1": float(difference.mean()),
+        "optim/kl_sample_train_v2": float(0.5 * (difference**2).mean()),
+        "optim/entropy": -float(sampled.mean(dtype=np.float64)),
+    }
+
+
+def final_grades(debate: Debate, grade: Callable[[Question, str], Grade]) -> list[Grade]:
+    """Each agent's last solution, graded; an unreadable reply answers nothing."""
+    last = {turn.agent: turn for turn in debate.turns}
+    return [
+        grade(debate.question, said(last[agent].text, last[agent].parsed, "solution"))
+        if agent in last and not last[agent].parsed.error
+        else UNANSWERED
+        for agent in range(debate.agents)
+    ]
+
+
+def answer_metrics(grades: Sequence[Sequence[Grade]], prefix: str) -> Metrics:
+    """Accuracy of k answers to each question, by name ``prefix/…``, e.g. ``train_gsm8k`` or ``eval/direct/gsm8k``.
+
+    ``cons@k`` takes the most frequent answer; between equally frequent ones, the chance that a fair draw is right.
+    """
+    if not grades:
+        return {}
+    ks = {len(answers) for answers in grades}
+    if len(ks) != 1:
+        raise ValueError(f"pass@k needs the same number of answers to each question, got {sorted(ks)}")
+    (k,) = ks
+    every = [answer for answers in grades for answer in answers]
+    return {
+        f"{prefix}/format": float(np.mean([answer.format for answer in every])),
+        f"{prefix}/correct": float(np.mean([answer.correct for answer in every])),
+        f"{prefix}/pass@{k}": float(np.mean([any(answer.correct for answer in answers) for answers in grades])),
+        f"{prefix}/avg@{k}": float(np.mean([np.mean([answer.correct for answer in answers]) for answers in grades])),
+        f"{prefix}/cons@{k}": float(np.mean([_vote_is_right(answers) for answers in grades])),
+    }
+
+
+def _vote_is_right(answers: Sequence[Grade]) -> float:
+    given = Counter(answer.answer for answer in answers if answer.answer is not None)
+    if not given:
+        return 0.0
+    most = max(given.values())
+    right = {answer.answer for answer in answers if answer.correct}
+    top = [answer for answer, count in given.items() if count == most]
+    return sum(answer in right for answer in top) / len(top)
+
+
+def _agreed_by(debate: Debate, index: int) -> bool:
+    """Whether the group had reached consensus by the end of this turn; it ends the debate, so only the last turn can."""
+    return index == len(debate.turns) - 1 and consensus_reached(debate)

@@ -1,0 +1,51 @@
+"""One score per agent from all votes of the debate (SPEC 4.1 to 4.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from peergrad.debate.protocols import Sequential
+from peergrad.debate.types import Debate
+from peergrad.reward.stream import Stream
+from peergrad.reward.tally import Tally, Vote
+
+
+def win_rate(agents: int, votes: Sequence[Vote]) -> list[float]:
+    """Share of the others' votes an agent wins, a tie being half a win; in [0, 1], 0 without votes."""
+    return [_mean([(outcome + 1) / 2 for outcome in _outcomes(agent, votes)]) for agent in range(agents)]
+
+
+def win_minus_loss(agents: int, votes: Sequence[Vote]) -> list[float]:
+    """Mean of +1 per win, -1 per loss, 0 per tie among the others' votes; in [-1, 1], 0 without votes."""
+    return [_mean(_outcomes(agent, votes)) for agent in range(agents)]
+
+
+def step_rewards(debate: Debate) -> list[float]:
+    """Per turn: -1 for the unreadable reply that ends a sequential debate, else 0 (SPEC 3.4)."""
+    ends = isinstance(debate.protocol, Sequential)
+    return [-1.0 if ends and turn.parsed.error else 0.0 for turn in debate.turns]
+
+
+def returns(debate: Debate, tallied: Tally, name: str, scores: Sequence[float]) -> Stream:
+    """Step rewards plus score, one per agent, on all of its tokens."""
+    values = list(scores)
+    for turn, reward in zip(debate.turns, step_rewards(debate), strict=True):
+        values[turn.agent] += reward
+    why = tuple(
+        tuple(index for index, vote in enumerate(tallied.votes) if agent in (vote.a, vote.b) and agent != vote.author)
+        for agent in range(debate.agents)
+    )
+    return Stream(name, "agent", tuple(values), votes=why)
+
+
+def _outcomes(agent: int, votes: Sequence[Vote]) -> list[float]:
+    """+1, 0 or -1 for each vote about the agent that is not its own."""
+    return [
+        0.0 if vote.op == "=" else 1.0 if vote.a == agent else -1.0
+        for vote in votes
+        if vote.author != agent and agent in (vote.a, vote.b)
+    ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,74 @@
+"""What a debate is worth: the reward function a run is configured with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from peergrad.debate.types import Debate
+from peergrad.reward import pairwise
+from peergrad.reward.stream import Stream
+from peergrad.reward.streams import (
+    Consensus,
+    Unjudged,
+    consensus_alignment,
+    default_consensus,
+    format_penalty,
+    soft_vote_ratio,
+)
+from peergrad.reward.tally import Ballots, SelfVotes, Tally, tally
+
+Reward = Literal["win_rate", "win_minus_loss", "streams"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardRules:
+    """How votes become reward. The defaults are ours; each has the published rule beside it, as ``literal`` or ``all``."""
+
+    reward: Reward = "streams"
+    """One score per agent (win_rate, win_minus_loss), or separate streams for generating, judging and form."""
+    consensus: Consensus | None = None
+    """Whose votes make the consensus a judge is held to: all, or only the others'. Unset: others from 4 agents on."""
+    self_votes: SelfVotes = "drop"
+    """Votes that name their author: dropped, or kept for the consensus (never for the author's own score)."""
+    ballots: Ballots = "once"
+    """One vote per pair and turn, or the literal rule: every line counts."""
+    unjudged: Unjudged = "skip"
+    """A turn nobody judged has no signal, or by the literal formula -1."""
+    format_penalty: bool = True
+    """Punish unreadable turns and missing votes (streams only)."""
+    lambda_gen: float = 1.0
+    """Weight of the generator stream."""
+    lambda_judge: float = 1.0
+    """Weight of the judge stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A debate with its valid votes and its reward streams."""
+
+    debate: Debate
+    tally: Tally
+    streams: tuple[Stream, ...]
+
+
+def score(debate: Debate, rules: RewardRules | None = None) -> Scored:
+    """Score one debate. Pure: the same transcript and rules always give the same numbers.
+
+    Example: ``score(debate, RewardRules(reward="win_rate")).streams[0].values``
+    """
+    rules = rules or RewardRules()
+    tallied = tally(debate, self_votes=rules.self_votes, ballots=rules.ballots)
+    if rules.reward == "streams":
+        consensus = rules.consensus or default_consensus(debate.agents)
+        streams = [
+            soft_vote_ratio(debate, tallied, unjudged=rules.unjudged, weight=rules.lambda_gen),
+            consensus_alignment(debate, tallied, consensus=consensus, weight=rules.lambda_judge),
+        ]
+        if rules.format_penalty:
+            streams.append(format_penalty(debate, tallied))
+    else:
+        by_name = {"win_rate": pairwise.win_rate, "win_minus_loss": pairwise.win_minus_loss}
+        scores = by_name[rules.reward](debate.agents, tallied.votes)
+        streams = [pairwise.returns(debate, tallied, rules.reward, scores)]
+    return Scored(debate, tallied, tuple(streams))

@@ -1,0 +1,84 @@
+"""Scores for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from peergrad.debate.quote import visible
+from peergrad.learn.advantages import Values, has_signal
+from peergrad.reward.rewards import Scored
+from peergrad.reward.tally import Vote
+
+_COUNTS = ("self_votes", "malformed", "repeated", "contradictory", "missing", "parse_errors")
+_SHOWN = 20
+
+
+def as_json(batch: Sequence[Scored], advantages: Sequence[Sequence[Values]]) -> str:
+    """One JSON object for all debates; a unit without signal is null."""
+    return json.dumps({"debates": [_debate(scored, centred) for scored, centred in zip(batch, advantages, strict=True)]})
+
+
+def _debate(scored: Scored, advantages: Sequence[Values]) -> dict[str, Any]:
+    return {
+        "id": scored.debate.id,
+        "votes": [_vote(vote) for vote in scored.tally.votes],
+        "counts": {name: getattr(scored.tally.counts, name) for name in _COUNTS},
+        "streams": [
+            {"name": stream.name, "unit": stream.unit, "values": stream.values, "advantages": values}
+            for stream, values in zip(scored.streams, advantages, strict=True)
+        ],
+    }
+
+
+def _vote(vote: Vote) -> dict[str, Any]:
+    return asdict(vote) | {"judged": vote.judged or (None, None)}
+
+
+def as_tables(batch: Sequence[Scored], advantages: Sequence[Sequence[Values]]) -> None:
+    """Print the debates as tables, the first twenty in full, and a line for all."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    for scored, centred in list(zip(batch, advantages, strict=True))[:_SHOWN]:
+        debate = scored.debate
+        title = f"{visible(debate.id)}: {debate.agents} agents, {len(debate.turns)} turns"
+        table = Table(title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        by_turn = scored.streams[0].unit == "turn"
+        for heading in ("turn", "round", "agent", "votes") if by_turn else ("agent",):
+            table.add_column(heading)
+        for stream in scored.streams:
+            table.add_column(stream.name, justify="right")
+            table.add_column("adv", justify="right")
+        for unit in range(len(debate.turns) if by_turn else debate.agents):
+            numbers = [
+                _number(column[unit])
+                for stream, values in zip(scored.streams, centred, strict=True)
+                for column in (stream.values, values)
+            ]
+            table.add_row(*(_turn(scored, unit) if by_turn else [str(unit)]), *numbers)
+        console.print(table)
+        counts = {name: getattr(scored.tally.counts, name) for name in _COUNTS}
+        console.print(Text(", ".join(f"{name.replace('_', ' ')} {n}" for name, n in counts.items()), style="dim"))
+    if len(batch) > _SHOWN:
+        console.print(f"… and {len(batch) - _SHOWN} more; --json gives all of them")
+    votes = sum(len(scored.tally.votes) for scored in batch)
+    without = sum(not has_signal(centred) for centred in advantages)
+    console.print(f"{len(batch)} debates, {votes} valid votes, {without} debates without signal")
+
+
+def _turn(scored: Scored, index: int) -> list[str]:
+    turn = scored.debate.turns[index]
+    votes = ", ".join(f"{vote.a} {vote.op} {vote.b}" for vote in scored.tally.votes if vote.turn == index)
+    if turn.parsed.error:
+        votes = f"unreadable: {turn.parsed.error}"
+    return [str(index), str(scored.debate.round(index) + 1), str(turn.agent), votes]
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:+.2f}"

@@ -1,0 +1,55 @@
+"""Questions and how answers to them are graded."""
+
+from __future__ import annotations
+
+import re
+import typing
+from dataclasses import dataclass
+
+from peergrad.debate.types import Question
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """What a solution is worth. ``answer`` is normalised so that equal answers are equal strings; ``None``: none found."""
+
+    correct: bool
+    answer: str | None
+
+    @property
+    def format(self) -> bool:
+        """Whether an answer could be found at all."""
+        return self.answer is not None
+
+
+UNANSWERED = Grade(correct=False, answer=None)
+
+
+class Task(typing.Protocol):
+    """A set of questions, and the truth about them where there is one."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Question: ...
+
+    def grade(self, question: Question, solution: str) -> Grade: ...
+
+
+_BRACE = re.compile(r"\\boxed\s*+\{|\\.|[{}]", re.DOTALL)
+
+
+def last_boxed(text: str) -> str | None:
+    """What the last closed ``\\boxed{…}`` holds, braces nested; linear in the length of the text.
+
+    Example: ``last_boxed(r"\\boxed{1}, no: \\boxed{\\frac{1}{2}}") == r"\\frac{1}{2}"``
+    """
+    opened: list[int | None] = []
+    best: tuple[int, int] | None = None
+    for brace in _BRACE.finditer(text):
+        if brace[0].endswith("{") and brace[0] != r"\{":
+            opened.append(brace.end() if len(brace[0]) > 1 else None)
+        elif brace[0] == "}" and opened:
+            start = opened.pop()
+            if start is not None and (best is None or start > best[0]):
+                best = (start, brace.start())
+    return None if best is None else text[best[0] : best[1]].strip()
