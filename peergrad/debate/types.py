@@ -76,6 +76,9 @@ class Tokens:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __repr__(self) -> str:  # short: asyncio and test runners print what tasks return
+        return f"Tokens({len(self.prompt_T)} prompt, {len(self.ids_T)} sampled, temperature={self.temperature})"
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -194,6 +197,9 @@ class Debate:
     @property
     def agents(self) -> int:
         return self.protocol.agents
+
+    def __repr__(self) -> str:  # short, as for Tokens
+        return f"Debate({self.id!r}, {self.agents} agents, {len(self.turns)} turns)"
 
     def round(self, turn: int) -> int:
         """The 0-based round that a turn belongs to."""

@@ -1,0 +1,5 @@
+"""``python -m peergrad``."""
+
+from peergrad.cli import main
+
+main()

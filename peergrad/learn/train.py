@@ -1,0 +1,135 @@
+"""The loop: debate, score, learn, and again with the policy that learned (SPEC 7)."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from peergrad.debate.batch import Batcher
+from peergrad.debate.errors import EngineError
+from peergrad.debate.play import Played, play_all
+from peergrad.debate.sampler import Sampler
+from peergrad.debate.types import Protocol, Question
+from peergrad.learn.advantages import Center, Values, advantages, has_signal
+from peergrad.learn.credit import credit
+from peergrad.learn.datums import Datum, datums
+from peergrad.learn.losses import LossName
+from peergrad.learn.trainer import StepStats, Trainer
+from peergrad.reward.rewards import RewardRules, Scored, score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnRules:
+    """How the policy is updated."""
+
+    steps: int
+    """Updates to make; each takes one batch of questions."""
+    lr: float = 3e-5
+    """Learning rate, at its highest."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """Keep the learning rate, or let it fall to 0 along half a cosine."""
+    loss: LossName = "importance_sampling"
+    """What is minimised."""
+    center: Center = "group"
+    """What the baseline of an advantage is a mean over."""
+    divide_by_std: bool = False
+    """Also divide advantages by the standard deviation of the centring set."""
+    max_staleness: int = 0
+    """How many batches may be sampled ahead, by an older policy, while training goes on; 0 is exactly on-policy."""
+    stop_after_bad: int = 3
+    """Stop when this many updates in a row had a loss or gradient that was not finite."""
+    deadline_s: float = 600.0
+    """A sampler that takes longer than this to answer costs the debates it holds up."""
+    reward: RewardRules = field(default_factory=RewardRules)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """All that happened in one step, for whoever keeps, measures or shows it. ``stats`` is None if there was no signal."""
+
+    index: int
+    lr: float
+    played: Played
+    scored: tuple[Scored, ...]
+    advantages: tuple[tuple[Values, ...], ...]
+    data: tuple[Datum, ...]
+    stats: StepStats | None
+
+    @property
+    def without_signal(self) -> int:
+        """Debates that taught nothing because all advantages were 0."""
+        return sum(not has_signal(values) for values in self.advantages)
+
+
+class Stopped(Exception):  # noqa: N818 (a decision, not a fault of the program)
+    """Training was stopped by one of its guards; the message says which and what to try."""
+
+
+async def train(
+    trainer: Trainer, protocol: Protocol, batch: Callable[[int], Sequence[Question]], rules: LearnRules, *, first: int = 0
+) -> AsyncIterator[Step]:
+    """Train by self-play, yielding each step once its update is done and before the next one begins.
+
+    ``batch(step)`` gives the questions of a step. Keeping, evaluating and showing are the caller's, between two steps:
+    the trainer then holds exactly the weights after the step.
+    """
+    sampler = await trainer.sampler()
+    ahead: deque[asyncio.Task[Played]] = deque()
+    bad_in_a_row = 0
+    try:
+        for index in range(first, rules.steps):
+            while len(ahead) <= min(rules.max_staleness, rules.steps - 1 - index):
+                ahead.append(asyncio.create_task(_self_play(protocol, batch(index + len(ahead)), sampler, rules)))
+            played = await ahead.popleft()
+
+            scored = tuple(score(debate, rules.reward) for debate in played.debates)
+            centred = advantages(scored, center=rules.center, divide_by_std=rules.divide_by_std)
+            data = tuple(
+                datum
+                for one, values in zip(scored, centred, strict=True)
+                if has_signal(values)
+                for datum in datums(one.debate, credit(one.debate, one.streams, values))
+            )
+
+            lr = learning_rate(rules, index)
+            stats = await trainer.step(data, rules.loss, lr) if data else None
+            yield Step(index, lr, played, scored, tuple(map(tuple, centred)), data, stats)
+
+            bad_in_a_row = bad_in_a_row + 1 if stats and stats.skipped else 0
+            if bad_in_a_row >= rules.stop_after_bad:
+                raise Stopped(
+                    f"{bad_in_a_row} updates in a row had a loss or gradient that was not finite; the weights are unchanged "
+                    "by them. Try a lower learning rate, or the loss 'ppo', which bounds the ratios"
+                )
+            if stats and not stats.skipped:
+                sampler = await trainer.sampler()
+    finally:
+        for task in ahead:
+            task.cancel()
+        await asyncio.gather(*ahead, return_exceptions=True)
+
+
+def learning_rate(rules: LearnRules, step: int) -> float:
+    """The learning rate of a step under the schedule."""
+    if rules.schedule == "constant":
+        return rules.lr
+    return rules.lr * 0.5 * (1 + math.cos(math.pi * step / rules.steps))
+
+
+def due(step: int, every: int) -> bool:
+    """Whether something done ``every`` so many steps (0: never) is to be done after this one."""
+    return every > 0 and (step + 1) % every == 0
+
+
+async def _self_play(protocol: Protocol, questions: Sequence[Question], sampler: Sampler, rules: LearnRules) -> Played:
+    """A batch of debates, every seat held by the same policy."""
+    async with Batcher(sampler, deadline_s=rules.deadline_s) as batcher:
+        played = await play_all(protocol, questions, batcher)
+    if questions and not played.debates:
+        reason = next(iter(played.dropped.values()))
+        raise EngineError(f"all {len(questions)} debates of a batch were dropped; the first because: {reason}")
+    return played

@@ -1,0 +1,52 @@
+"""Short ways to write replies and debates."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+
+from peergrad.debate.play import play
+from peergrad.debate.transcript import load
+from peergrad.debate.types import Ask, Debate, Protocol, Question
+from peergrad.engines.scripted import Scripted
+
+
+def short(comparison: str = "N/A", solution: str = "42", evaluation: str = "fine") -> str:
+    return (
+        f"<solution>\n{solution}\n</solution>\n<evaluation>\n{evaluation}\n</evaluation>\n"
+        f"<comparison>\n{comparison}\n</comparison>"
+    )
+
+
+def full(comparison: str = "N/A", solution: str = "42", evaluation: str = "fine", consensus: str = "NO") -> str:
+    tail = f"\n<consensus>{consensus}</consensus>\n<consensus_reason>because</consensus_reason>"
+    return short(comparison, solution, evaluation) + tail
+
+
+def parallel(agents: int, *rounds: Sequence[str | None], **extra: object) -> Debate:
+    """A parallel debate from the comparison sections of each round; ``None`` is an unreadable reply."""
+    turns = [
+        {"agent": agent, "text": "hm" if votes is None else short(votes)}
+        for said in rounds
+        for agent, votes in enumerate(said)
+    ]
+    return _load("parallel", agents, turns, extra)
+
+
+def sequential(agents: int, *comparisons: str | None, **extra: object) -> Debate:
+    """A sequential debate from the comparison sections in speaking order; ``None`` is an unreadable reply."""
+    turns = [
+        {"agent": index % agents, "text": "hm" if votes is None else full(votes)} for index, votes in enumerate(comparisons)
+    ]
+    return _load("sequential", agents, turns, extra)
+
+
+def _load(protocol: str, agents: int, turns: list[dict], extra: dict) -> Debate:
+    line = {"id": "d", "question": "What is 17 + 25?", "agents": agents, "protocol": protocol, "turns": turns}
+    return load(json.dumps(line | extra))
+
+
+def played(protocol: Protocol, script: Callable[[Ask], str], question: Question | None = None) -> Debate:
+    """A debate really played, with the tokens of the scripted engine."""
+    return asyncio.run(play(protocol, question or Question("q", "What is 17 + 25?"), Scripted(script)))

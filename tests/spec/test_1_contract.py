@@ -1,0 +1,115 @@
+"""SPEC 1: the contract an agent's text must meet."""
+
+import time
+
+import pytest
+
+from peergrad.debate.contract import FULL, SHORT, read, said
+from tests.helpers import full, short
+
+
+def kind(text, contract=SHORT, **options):
+    error = read(text, contract, **options).error
+    return error and error.kind
+
+
+def test_1_1_full_contract():  # SPEC 1.1
+    parsed = read(full("Agent 0 > Agent 1", consensus="YES"), FULL)
+    assert [section.name for section in parsed.sections] == list(FULL.names)
+    assert parsed.consensus is True
+    assert parsed.votes == ((0, ">", 1),)
+    assert read(full("N/A"), FULL).votes == read(full(""), FULL).votes == ()
+    assert kind(short(), FULL) == "missing"
+
+
+def test_1_2_short_contract():  # SPEC 1.2
+    parsed = read(short(), SHORT)
+    assert [section.name for section in parsed.sections] == ["solution", "evaluation", "comparison"]
+    assert parsed.consensus is None
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        "```xml\n{}\n```",
+        "```\n{}\n```",
+        "Sure! Here is my answer:\n\n{}",
+        "<think>let me see</think>\n{}",
+        "<THINK>{}</Think>",
+        "<think>{}",
+        "{}</think>",
+        "{}\nHope that helps.",
+    ],
+)
+def test_1_3_wrappers_are_ignored(wrap):  # SPEC 1.3
+    text = wrap.format(short("Agent 0 > Agent 1", "a <think>b</think> c"))
+    parsed = read(text, SHORT)
+    assert parsed.error is None
+    assert said(text, parsed, "solution") == "a b c"
+    assert parsed.votes == ((0, ">", 1),)
+    inside = full("<think>Agent 0 > Agent 1</think>", consensus="<think></think> yes ")
+    assert read(inside, FULL).votes == ((0, ">", 1),)
+    assert read(inside, FULL).consensus is True
+
+
+def test_1_4_sections_are_spans_of_the_raw_reply():  # SPEC 1.4
+    text = "```xml\n<think>é</think>" + full("Agent 0 > Agent 1")
+    for section in read(text, FULL).sections:
+        raw, (start, end) = text[section.start : section.end], section.inner
+        assert raw == f"<{section.name}>{text[start:end]}</{section.name}>"
+
+
+def test_1_5_contract_after_thinking_counts():  # SPEC 1.5
+    draft, final = short("Agent 0 > Agent 1", "draft"), short("Agent 1 > Agent 0", "final")
+    text = f"<think>{draft}\nNo.</think>\n{final}"
+    parsed = read(text, SHORT)
+    assert said(text, parsed, "solution") == "final"
+    assert parsed.votes == ((1, ">", 0),)
+    # A chat template may have opened the block outside the reply.
+    assert said(f"{draft}</think>{final}", read(f"{draft}</think>{final}", SHORT), "solution") == "final"
+    # A half draft counts as little as a whole one, and only a whole contract after it replaces it.
+    assert kind(f"<think><solution>draft</think>{final}") is None
+    assert said(f"<think>{draft}</think>", read(f"<think>{draft}</think>", SHORT), "solution") == "draft"
+    assert kind(f"<think>{draft}</think><solution>4</solution>") == "repeated"
+    assert kind(f"{draft}{final}") == "repeated"
+    assert kind(f"<think>x</think>{draft}{final}") == "repeated"
+
+
+def test_1_6_errors_have_a_kind():  # SPEC 1.6
+    text = short()
+    assert kind("no tags") == "missing"
+    assert kind("") == "missing"
+    assert kind(text.replace("<evaluation>", "")) == "missing"
+    assert kind(text.replace("</evaluation>", "")) == "unclosed"
+    assert kind(text + "<solution>again</solution>") == "repeated"
+    assert kind(text.replace("</solution>", "</solution></solution>")) == "repeated"
+    swapped = short().replace("solution", "X").replace("evaluation", "solution").replace("X", "evaluation")
+    assert kind(swapped) == "order"
+    assert kind(swapped, order="any") is None
+    nested = "<solution><evaluation></solution></evaluation><comparison></comparison>"
+    assert kind(nested) == kind(nested, order="any") == "order"
+    assert kind("</solution><solution><evaluation></evaluation><comparison></comparison>", order="any") == "order"
+    assert kind(full(consensus="MAYBE"), FULL) == "consensus"
+    assert kind(text, truncated=True) == "truncated"
+    assert str(read(text.replace("</evaluation>", ""), SHORT).error) == "unclosed <evaluation>"
+
+
+def test_1_7_reading_is_linear_bounded_and_never_raises():  # SPEC 1.7
+    lines = "\n".join(f"Agent {i} > Agent {i + 1}" for i in range(100))
+    assert len(read(short(lines), SHORT).votes) == 64
+    assert len(read(short(lines), SHORT, max_votes=5).votes) == 5
+    for text in ["\ud800", "\x00" * 9, "Agent 1 > Agent " + "9" * 5000, "<solution>" * 999]:
+        read(short(text), SHORT)
+        read(text, FULL)
+
+    def seconds(text):
+        def once():
+            start = time.perf_counter()
+            read(text, SHORT)
+            return time.perf_counter() - start
+
+        return min(once() for _ in range(5))
+
+    for piece in ["> ", "<think> ", "Agent 0 ", "</solution>", "Agent 0 >"]:
+        one, two = (seconds(short(piece * n)) for n in (20_000, 40_000))
+        assert two < 4 * one + 0.002, piece

@@ -1,0 +1,61 @@
+"""SPEC 5: advantages."""
+
+import math
+
+import pytest
+
+from peergrad.learn.advantages import advantages, has_signal
+from peergrad.reward.rewards import RewardRules, score
+from tests.helpers import parallel
+
+NONE3 = ["N/A"] * 3
+WIN_RATE = RewardRules(reward="win_rate")
+ONE = parallel(3, NONE3, ["Agent 1 > Agent 2", "N/A", "N/A"])  # win rates 0, 1, 0; gen of turns 1, 2: +1, -1
+TWO = parallel(3, NONE3, ["Agent 1 > Agent 2", "Agent 2 > Agent 0", "Agent 1 > Agent 0"])  # 0, 1, 0.5
+
+
+def test_5_1_group():  # SPEC 5.1
+    assert advantages([score(ONE, WIN_RATE)])[0][0] == pytest.approx((-1 / 3, 2 / 3, -1 / 3))
+    gen, judge, form = advantages([score(ONE)])[0]
+    assert gen == (None, 1, -1, None, None, None)  # turns without signal are left out of the mean
+    assert judge == (None, None, None, 0, None, None)
+    assert form == pytest.approx((1 / 6, 1 / 6, 1 / 6, 1 / 6, -1 / 3, -1 / 3))
+    silent = advantages([score(parallel(3, NONE3, NONE3), RewardRules(format_penalty=False))])[0]
+    assert not has_signal(silent)
+    tied = parallel(3, NONE3, ["Agent 1 = Agent 2", "Agent 0 = Agent 2", "Agent 0 = Agent 1"])
+    assert advantages([score(tied, WIN_RATE)])[0][0] == (0, 0, 0)
+
+
+def test_5_2_batch():  # SPEC 5.2
+    batch = [score(ONE, WIN_RATE), score(TWO, WIN_RATE)]
+    mean = (0 + 1 + 0 + 0 + 1 + 0.5) / 6
+    centred = advantages(batch, center="batch")
+    assert centred[0][0] == pytest.approx((-mean, 1 - mean, -mean))
+    assert centred[1][0] == pytest.approx((-mean, 1 - mean, 0.5 - mean))
+    std = math.sqrt((3 * mean**2 + 2 * (1 - mean) ** 2 + (0.5 - mean) ** 2) / 6)
+    scaled = advantages(batch, center="batch", divide_by_std=True)
+    assert scaled[1][0] == pytest.approx((-mean / std, (1 - mean) / std, (0.5 - mean) / std))
+
+
+def test_5_3_seat():  # SPEC 5.3
+    batch = [score(ONE, WIN_RATE), score(TWO, WIN_RATE)]
+    centred = advantages(batch, center="seat")
+    assert centred[0][0] == (0, 0, -0.25)
+    assert centred[1][0] == (0, 0, 0.25)  # agent 1 wins always: that is its seat's credit, not its own
+    turns = advantages([score(ONE), score(TWO)], center="seat")
+    assert turns[0][0][1] == turns[1][0][1] == 0
+    assert (turns[0][0][2], turns[1][0][2]) == (-0.5, 0.5)
+
+
+@pytest.mark.parametrize("center", ["group", "batch", "seat"])
+def test_5_4_advantages_sum_to_zero_over_the_centring_set(center):  # SPEC 5.4
+    batch = [score(ONE), score(TWO)]
+    centred = advantages(batch, center=center)
+    for stream in range(3):
+        sets = {}
+        for index, scored in enumerate(batch):
+            for unit, value in enumerate(centred[index][stream]):
+                seat = (scored.debate.turns[unit].agent, unit // 3)
+                key = {"group": index, "batch": 0, "seat": seat}[center]
+                sets.setdefault(key, []).append(value or 0.0)
+        assert all(abs(sum(values)) < 1e-12 for values in sets.values())

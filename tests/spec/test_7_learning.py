@@ -1,0 +1,149 @@
+"""SPEC 7: learning."""
+
+import asyncio
+import math
+import re
+
+import numpy as np
+import pytest
+
+from peergrad import EngineError, Parallel, Question
+from peergrad.learn.losses import cispo, cross_entropy, importance_sampling, ppo, ratio_stats
+from peergrad.learn.train import LearnRules, Stopped, due, learning_rate, train
+from tests.bandit import Bandit
+
+RNG = np.random.default_rng(0)
+NEW, OLD, ADVANTAGE = RNG.normal(-1, 0.6, 40), RNG.normal(-1, 0.6, 40), RNG.normal(0, 1, 40)
+MASK = (RNG.random(40) < 0.7).astype(float)
+
+
+def slope(loss, x, step=1e-6):
+    """The gradient by central differences."""
+    steps = np.eye(len(x)) * step
+    return np.array([(loss(x + s) - loss(x - s)) / (2 * step) for s in steps])
+
+
+def test_7_1_importance_sampling():  # SPEC 7.1
+    loss = importance_sampling(np.log([0.5, 0.2]), np.log([0.25, 0.4]), np.array([1.0, -2.0]), np.ones(2))
+    assert loss.value == pytest.approx(-(2.0 * 1 + 0.5 * -2))
+    assert loss.grad_T == pytest.approx([-2.0, 1.0])
+    made = importance_sampling(NEW, OLD, ADVANTAGE, MASK)
+    assert made.value == pytest.approx(-np.sum(np.exp(NEW - OLD) * ADVANTAGE * MASK))
+    assert made.grad_T == pytest.approx(slope(lambda x: importance_sampling(x, OLD, ADVANTAGE, MASK).value, NEW), abs=1e-6)
+    # What stands at observation tokens, be it infinite, is not looked at.
+    wild = np.where(MASK > 0, NEW, np.inf)
+    assert importance_sampling(wild, OLD, ADVANTAGE, MASK).value == made.value
+    # On-policy the gradient is that of plain policy gradient.
+    assert importance_sampling(OLD, OLD, ADVANTAGE, MASK).grad_T == pytest.approx(-ADVANTAGE * MASK)
+
+
+def test_7_2_ppo_cispo_and_cross_entropy():  # SPEC 7.2
+    ratios = np.array([0.5, 0.5, 1.0, 1.5, 1.5])
+    advantages = np.array([1.0, -1.0, 1.0, 1.0, -1.0])
+    made = ppo(np.log(ratios), np.zeros(5), advantages, np.ones(5))
+    assert made.value == pytest.approx(-(0.5 - 0.8 + 1.0 + 1.2 - 1.5))
+    assert made.grad_T == pytest.approx([-0.5, 0, -1, 0, 1.5])
+    made = cispo(np.log(ratios), np.zeros(5), advantages, np.ones(5), low=0.8, high=1.2)
+    clipped = np.clip(ratios, 0.8, 1.2)
+    assert made.value == pytest.approx(-np.sum(clipped * advantages * np.log(ratios)))
+    assert made.grad_T == pytest.approx(-clipped * advantages)
+    made = cross_entropy(NEW, MASK)
+    assert made.value == pytest.approx(-np.sum(NEW * MASK))
+    assert made.grad_T == pytest.approx(-MASK)
+    for options in ({}, {"low": 0.7, "high": 1.1}):
+        made = ppo(NEW, OLD, ADVANTAGE, MASK, **options)
+        assert made.grad_T == pytest.approx(
+            slope(lambda x, o=options: ppo(x, OLD, ADVANTAGE, MASK, **o).value, NEW), abs=1e-5
+        )
+    # CISPO holds its ratio constant: its gradient is the slope of the loss with the ratio frozen.
+    weights = np.clip(np.exp(NEW - OLD), 0, 4) * ADVANTAGE * MASK
+    assert cispo(NEW, OLD, ADVANTAGE, MASK).grad_T == pytest.approx(slope(lambda x: -np.sum(weights * x), NEW), abs=1e-6)
+
+
+def vote_for_right(ask):
+    """Every agent prefers 'right' to 'wrong', whoever said it."""
+    found = dict(re.findall(r"Agent (\d) said in round \d+:\n\| solution: (\w+)", ask.messages[-1].text))
+    lines = [f"Agent {a} > Agent {b}" for a in found for b in found if found[a] == "right" and found[b] == "wrong"]
+    return "\n".join(lines) or "N/A"
+
+
+def batch(step):
+    return [Question(f"{step}-{i}", "?") for i in range(8)]
+
+
+def run(rules, trainer, protocol=None):
+    async def steps():
+        return [step async for step in train(trainer, protocol or Parallel(agents=3, max_rounds=2), batch, rules)]
+
+    return asyncio.run(steps())
+
+
+def test_7_3_a_fresh_sampler_after_every_update():  # SPEC 7.3
+    trainer = Bandit(["right", "wrong"], vote_for_right)
+    steps = run(LearnRules(steps=15, lr=0.5, loss="ppo"), trainer)
+    assert [version for what, version in trainer.log if what == "sampler"] == list(range(trainer.updates + 1))
+    assert {version for what, version in trainer.log if what == "sampling"} == set(range(15))
+    assert all(step.stats.metrics["optim/ratio/max"] == pytest.approx(1, abs=1e-5) for step in steps)  # on-policy
+    right, wrong = trainer.logits
+    assert right - wrong > 2  # the votes taught it
+    cosine = LearnRules(steps=4, lr=1.0, schedule="cosine")
+    assert [learning_rate(cosine, step) for step in range(4)] == pytest.approx(
+        [1, 0.5 + math.sqrt(0.125), 0.5, 0.5 - math.sqrt(0.125)]
+    )
+    assert learning_rate(LearnRules(steps=4, lr=1.0), 3) == 1.0
+    assert [step for step in range(7) if due(step, 3)] == [2, 5]
+    assert not any(due(step, 0) for step in range(7))
+
+
+def test_7_4_sampling_ahead():  # SPEC 7.4
+    def overlaps(staleness):
+        trainer = Bandit(["right", "wrong"], vote_for_right)
+        run(LearnRules(steps=6, lr=0.5, max_staleness=staleness), trainer)
+        training, overlap, lag = False, 0, 0
+        for what, version in trainer.log:
+            training = what == "step begins" or (training and what != "step ends")
+            overlap += what == "sampling" and training
+            if what == "step begins":
+                trained = version
+            if what == "sampling" and training:
+                lag = max(lag, trained + 1 - version)
+        return overlap, lag
+
+    assert overlaps(0) == (0, 0)
+    overlap, lag = overlaps(1)
+    assert overlap > 0
+    assert lag == 1
+
+
+def test_7_5_guards():  # SPEC 7.5
+    trainer = Bandit(["right", "wrong"], vote_for_right)
+    trainer.poison = True
+    before = trainer.logits.copy()
+    seen = []
+
+    async def go():
+        async for step in train(trainer, Parallel(agents=3, max_rounds=2), batch, LearnRules(steps=9, stop_after_bad=3)):
+            seen.append(step)
+
+    with pytest.raises(Stopped, match="3 updates in a row"):
+        asyncio.run(go())
+    assert [step.stats.skipped for step in seen] == [True] * 3
+    assert np.array_equal(trainer.logits, before)
+    stats = ratio_stats(np.log([0.5, 8.0, 99.0]), np.zeros(3), np.array([1, 1, 0]))
+    assert stats["optim/ratio/max"] == pytest.approx(8)
+    assert stats["optim/ratio/min"] == pytest.approx(0.5)
+    assert ratio_stats(NEW, OLD, np.zeros(40)) == {}
+
+
+def test_debates_without_signal_make_no_update():
+    trainer = Bandit(["same"], lambda ask: "N/A")
+    (step,) = run(LearnRules(steps=1), trainer, Parallel(agents=2, max_rounds=2))
+    assert step.stats is None
+    assert step.without_signal == 8
+    assert trainer.updates == 0
+
+
+def test_a_batch_dropped_whole_stops_training():
+    trainer = Bandit(["right", "wrong"], lambda ask: 1 / 0)
+    with pytest.raises(EngineError, match="all 8 debates of a batch were dropped; .*division by zero"):
+        run(LearnRules(steps=1), trainer)

@@ -1,0 +1,133 @@
+"""SPEC 8: metrics."""
+
+import json
+
+import numpy as np
+import pytest
+
+from peergrad.debate.protocols import Parallel, Sequential
+from peergrad.debate.transcript import dump, load
+from peergrad.learn.advantages import advantages
+from peergrad.learn.credit import credit
+from peergrad.learn.datums import datums
+from peergrad.measure.metrics import answer_metrics, debate_metrics, final_grades, optim_metrics
+from peergrad.measure.quality import truth, vote_quality
+from peergrad.reward.rewards import RewardRules, score
+from peergrad.tasks.base import UNANSWERED, Grade, last_boxed
+from tests.helpers import full, parallel, played, sequential, short
+
+NONE3 = ["N/A"] * 3
+CIRCLE = parallel(3, NONE3, ["Agent 1 > Agent 2", "Agent 2 > Agent 9", "Agent 0 = Agent 1"])
+
+
+def exact(question, solution):
+    answer = last_boxed(solution)
+    return Grade(correct=answer == "42", answer=answer)
+
+
+def test_8_1_debate_and_optimiser_metrics():  # SPEC 8.1
+    rules = RewardRules(reward="win_rate")
+    aborted = sequential(3, "N/A", None)
+    metrics = debate_metrics([score(CIRCLE, rules), score(aborted, rules)], "win_rate")
+    assert metrics["pairwise_reward"] == pytest.approx((0.5 + 0.75 + 0 + 0 - 1 + 0) / 6)
+    assert (metrics["pairwise_reward_is_win_rate"], metrics["pairwise_reward_is_win_minus_loss"]) == (1, 0)
+    assert metrics["pairwise_total_votes"] == 1  # two and none
+    assert metrics["pairwise_malformed"] == 0.5
+    assert metrics["pairwise_any_votes"] == 0.5
+    assert metrics["consensus_reached"] == 0
+    assert metrics["round"] == pytest.approx((3 * 1 + 3 * 2 + 2 * 1) / 8)
+    assert metrics["parse_error"] == 1 / 8
+    assert metrics["env/all/total_episodes"] == 6
+    assert metrics["env/all/total_turns"] == 8
+    assert metrics["env/all/turns_per_episode"] == pytest.approx(8 / 6)
+    assert metrics["env/all/reward/total"] == metrics["pairwise_reward"]
+    assert metrics["env/all/by_group/frac_mixed"] == 1
+    assert "env/all/ac_tokens_per_turn" not in metrics  # no tokens were kept
+    agreed = played(Sequential(agents=2, max_rounds=3), lambda ask: full(consensus="YES"))
+    tokens = [turn.tokens for turn in agreed.turns]
+    metrics = debate_metrics([score(agreed, rules)], "win_rate")
+    assert metrics["consensus_reached"] == 0.5
+    assert metrics["env/all/by_group/frac_mixed"] == 0
+    assert metrics["env/all/ac_tokens_per_turn"] == np.mean([len(t.ids_T) for t in tokens])
+    assert metrics["env/all/ob_tokens_per_turn"] == np.mean([len(t.prompt_T) for t in tokens])
+
+    scored = score(agreed)
+    data = datums(agreed, credit(agreed, scored.streams, advantages([scored])[0]))
+    trained = [datum.logprobs_T - 0.5 for datum in data]
+    optim = optim_metrics(data, trained)
+    assert optim == pytest.approx({"optim/kl_sample_train_v1": 0.5, "optim/kl_sample_train_v2": 0.125, "optim/entropy": 0})
+    assert optim_metrics([], []) == {}
+
+
+def test_8_2_stream_metrics():  # SPEC 8.2
+    metrics = debate_metrics([score(CIRCLE)], "streams")
+    assert metrics["v2/total_votes"] == 2
+    assert metrics["v2/missing_comparisons"] == 1  # agent 1 named nobody that exists
+    assert metrics["v2/comparison_lines_invalid"] == 1
+    gen = [0, 0.5, -1]  # one tie; a tie and a win; a loss
+    assert metrics["reward/gen/mean"] == pytest.approx(np.mean(gen))
+    assert metrics["reward/gen/std"] == pytest.approx(np.std(gen))
+    assert (metrics["reward/judge/mean"], metrics["reward/judge/std"]) == pytest.approx((0.5, 0.5))
+    assert debate_metrics([], "streams") == {}
+
+
+def test_8_3_answers():  # SPEC 8.3
+    right, wrong, other = Grade(True, "42"), Grade(False, "41"), Grade(False, "40")
+    grades = [[right, right, wrong], [right, wrong, other], [wrong, wrong, right], [UNANSWERED] * 3]
+    metrics = answer_metrics(grades, "train_gsm8k")
+    assert metrics == pytest.approx(
+        {
+            "train_gsm8k/format": 9 / 12,
+            "train_gsm8k/correct": 4 / 12,
+            "train_gsm8k/pass@3": 3 / 4,
+            "train_gsm8k/avg@3": 4 / 12,
+            "train_gsm8k/cons@3": (1 + 1 / 3 + 0 + 0) / 4,
+        }
+    )
+    assert set(answer_metrics(grades, "eval/direct/gsm8k")) >= {"eval/direct/gsm8k/pass@3"}
+    debate = played(Parallel(agents=3, max_rounds=2), lambda ask: ["hm", short(solution="\\boxed{42}"), short()][ask.agent])
+    assert final_grades(debate, exact) == [UNANSWERED, Grade(True, "42"), UNANSWERED]
+    with pytest.raises(ValueError, match="same number of answers"):
+        answer_metrics([[right], [right, wrong]], "x")
+    assert last_boxed(r"\boxed{1} then \boxed{\frac{1}{2}} \boxed{3") == r"\frac{1}{2}"
+    assert last_boxed(r"\boxed{\boxed{4}}") == "4"
+    assert last_boxed("{" * 5) is None
+
+
+def test_8_4_vote_quality():  # SPEC 8.4
+    answers = {0: "41", 1: "42", 2: "a long way to 40", 3: "42", 4: "42", 5: "40"}
+    ballots = {3: "Agent 1 > Agent 2", 4: "Agent 2 > Agent 0", 5: "Agent 0 = Agent 1"}
+
+    def said(ask):
+        return short(ballots.get(ask.turn, "N/A"), f"\\boxed{{{answers[ask.turn]}}}")
+
+    debate = played(Parallel(agents=3, max_rounds=2), said)
+    right = truth(debate, exact)
+    assert right == (False, True, False, True, True, False)
+    metrics = vote_quality([score(debate)], [right])
+    assert metrics["votes/between_right_and_wrong"] == 2
+    assert metrics["votes/accuracy"] == 0.75  # one right, one tie
+    assert metrics["votes/winner_is_right"] == 1
+    assert metrics["flips/wrong_to_right"] == 0.5
+    assert metrics["flips/right_to_wrong"] == 0
+    assert [metrics[f"bias/seat/{agent}"] for agent in range(3)] == [0.25, 0.75, 0.5]
+    assert metrics["bias/persona/Devil's Advocate"] == 0.5
+    assert metrics["bias/longer"] == 0.5  # 1 > 2 chose the shorter, 2 > 0 the longer
+    silent = vote_quality([score(parallel(3, [None] * 3))], [(False,) * 3])
+    assert silent == {"votes/between_right_and_wrong": 0}
+
+
+def test_8_5_full_transcripts_are_kept():  # SPEC 8.5
+    debate = played(Parallel(agents=3, max_rounds=2), lambda ask: short("Agent 0 > Agent 1" if ask.agent == 2 else "N/A"))
+    line = json.loads(dump(debate))
+    assert line["question"] == debate.question.text
+    for turn, said in zip(line["turns"], debate.turns, strict=True):
+        assert turn["text"] == said.text
+        assert set(turn["sections"]) == {"solution", "evaluation", "comparison"}
+    assert [message["role"] for message in line["turns"][0]["asked"]] == ["system", "user"]
+    assert load(dump(debate)) == debate
+    thin = load(dump(debate, thin=True))
+    assert len(dump(debate, thin=True)) < len(dump(debate)) / 3
+    for reward in ("win_rate", "win_minus_loss", "streams"):
+        rules = RewardRules(reward=reward)
+        assert score(thin, rules).streams == score(debate, rules).streams

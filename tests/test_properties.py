@@ -1,0 +1,228 @@
+"""What must hold for every debate, whatever was said."""
+
+import asyncio
+import json
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peergrad import Parallel, Question, Sequential, advantages, credit, datums, dump, load, play, score
+from peergrad.debate.types import Debate, Tokens
+from peergrad.engines.scripted import Scripted
+from peergrad.reward.rewards import RewardRules
+from tests.helpers import full, parallel, sequential, short
+
+settings.register_profile("peergrad", max_examples=60, deadline=None)
+settings.load_profile("peergrad")
+
+RULES = [
+    RewardRules(reward="win_rate"),
+    RewardRules(reward="win_minus_loss", ballots="literal"),
+    RewardRules(reward="win_rate", self_votes="keep"),
+    RewardRules(consensus="all"),
+    RewardRules(consensus="others", self_votes="keep", unjudged="literal"),
+    RewardRules(ballots="literal", format_penalty=False),
+]
+
+
+@st.composite
+def ballots(draw, agents):
+    """A comparison section as a list of votes, some of them nonsense; or None for an unreadable reply."""
+    if draw(st.integers(0, 9)) == 0:
+        return None
+    agent = st.integers(0, agents)  # one too many: a vote about nobody
+    return draw(st.lists(st.tuples(agent, st.sampled_from("><="), agent), max_size=6))
+
+
+@st.composite
+def said(draw):
+    """A parallel debate as agents and rounds of ballots."""
+    agents = draw(st.integers(1, 5))
+    rounds = draw(st.lists(st.lists(ballots(agents), min_size=agents, max_size=agents), min_size=1, max_size=3))
+    return agents, rounds
+
+
+def write(votes):
+    return None if votes is None else "\n".join(f"Agent {a} {op} Agent {b}" for a, op, b in votes) or "N/A"
+
+
+def build(agents, rounds):
+    return parallel(agents, *[[write(votes) for votes in row] for row in rounds])
+
+
+def results(debate, rules):
+    scored = score(debate, rules)
+    return scored, advantages([scored])[0]
+
+
+def same(left, right):
+    assert len(left) == len(right)
+    for a, b in zip(left, right, strict=True):
+        assert (a is None) == (b is None)
+        assert a is None or a == pytest.approx(b, abs=1e-12)
+
+
+@given(said(), st.randoms(use_true_random=False))
+def test_relabelling_agents_permutes_all_results(debate, rng):
+    agents, rounds = debate
+    to = list(range(agents))
+    rng.shuffle(to)
+    new_name = {**dict(enumerate(to)), agents: agents}
+    moved = [[None] * agents for _ in rounds]
+    for row, new_row in zip(rounds, moved, strict=True):
+        for agent, votes in enumerate(row):
+            new_row[to[agent]] = None if votes is None else [(new_name[a], op, new_name[b]) for a, op, b in votes]
+    for rules in RULES:
+        before, after = results(build(agents, rounds), rules), results(build(agents, moved), rules)
+        for kind in (0, 1):
+            for index, stream in enumerate(before[0].streams):
+                old, new = ([x.values for x in r[0].streams] if kind == 0 else r[1] for r in (before, after))
+                unit = [
+                    to[u] if stream.unit == "agent" else u // agents * agents + to[u % agents]
+                    for u in range(len(old[index]))
+                ]
+                same(old[index], [new[index][u] for u in unit])
+        assert before[0].tally.counts == after[0].tally.counts
+
+
+@given(said())
+def test_a_greater_b_and_b_less_a_score_alike(debate):
+    agents, rounds = debate
+    flip = {">": "<", "<": ">", "=": "="}
+    flipped = [[None if votes is None else [(b, flip[op], a) for a, op, b in votes] for votes in row] for row in rounds]
+    for rules in RULES:
+        before, after = results(build(agents, rounds), rules), results(build(agents, flipped), rules)
+        for old, new in zip(before[0].streams, after[0].streams, strict=True):
+            same(old.values, new.values)
+        for old, new in zip(before[1], after[1], strict=True):
+            same(old, new)
+
+
+@given(said(), st.integers(2, 5), st.randoms(use_true_random=False))
+def test_duplicating_a_vote_line_changes_nothing(debate, times, rng):
+    agents, rounds = debate
+    stuffed = [[None if v is None else rng.sample(v * times, len(v) * times) for v in row] for row in rounds]
+    for rules in RULES:
+        if rules.ballots == "literal":
+            continue
+        before, after = results(build(agents, rounds), rules), results(build(agents, stuffed), rules)
+        assert [s.values for s in before[0].streams] == [s.values for s in after[0].streams]
+        assert before[1] == after[1]
+
+
+@given(
+    st.lists(said(), min_size=1, max_size=4),
+    st.sampled_from(["group", "batch", "seat"]),
+    st.sampled_from(RULES),
+    st.booleans(),
+)
+def test_advantages_sum_to_zero_per_centring_set(debates, center, rules, divide_by_std):
+    batch = [score(build(*debate), rules) for debate in debates]
+    centred = advantages(batch, center=center, divide_by_std=divide_by_std)
+    sets = {}
+    for index, (scored, streams) in enumerate(zip(batch, centred, strict=True)):
+        for stream, values in zip(scored.streams, streams, strict=True):
+            for unit, value in enumerate(values):
+                assert (value is None) == (stream.values[unit] is None)
+                agents = scored.debate.agents
+                seat = unit if stream.unit == "agent" else (unit % agents, unit // agents)
+                key = {"group": index, "batch": 0, "seat": seat}[center]
+                sets.setdefault((stream.name, key), []).append(value or 0.0)
+    assert all(abs(sum(values)) < 1e-9 for values in sets.values())
+
+
+def scrambled(text, before, rng):
+    """Tokens that cut the text's bytes anywhere, after a prompt that extends the agent's last turn, or does not."""
+    encoded = text.encode()
+    cuts = sorted({0, *(rng.randrange(len(encoded)) for _ in range(rng.randrange(1, 30)))})
+    prompt = [rng.randrange(50) for _ in range(rng.randrange(1, 9))]
+    if before and rng.random() < 0.6:
+        prompt = [*before[-1].prompt_T.tolist(), *before[-1].ids_T.tolist(), *prompt]
+    ids = [rng.randrange(50) for _ in cuts]
+    return Tokens.of(prompt, ids, [-rng.random() for _ in cuts], cuts, rng.choice([0.6, 1.0]))
+
+
+@given(said(), st.integers(0, 2**32), st.booleans())
+def test_every_sampled_token_lands_in_exactly_one_datum_once(debate, seed, in_sequence):
+    agents, rounds = debate
+    rng = random.Random(seed)
+    if in_sequence:
+        base = sequential(agents, *[write(votes) for row in rounds for votes in row])
+    else:
+        base = build(agents, rounds)
+    turns, of = [], {agent: [] for agent in range(agents)}
+    for turn in base.turns:
+        of[turn.agent].append(scrambled(turn.text, of[turn.agent], rng))
+        turns.append(type(turn)(turn.agent, turn.seen, turn.text, turn.parsed, tokens=of[turn.agent][-1]))
+    full_debate = Debate(base.id, base.question, base.protocol, tuple(turns))
+    for rules in (RULES[0], RULES[3]):
+        scored, centred = results(full_debate, rules)
+        per_turn = credit(full_debate, scored.streams, centred)
+        made = datums(full_debate, per_turn)
+        assert sorted(t for datum in made for t in datum.turns) == list(range(len(turns)))
+        for datum in made:
+            chosen = datum.mask_T == 1
+            for array, of_turn in (
+                (datum.targets_T, lambda t: turns[t].tokens.ids_T),
+                (datum.logprobs_T, lambda t: turns[t].tokens.logprobs_T),
+                (datum.advantages_T, per_turn.__getitem__),
+            ):
+                assert np.array_equal(array[chosen], np.concatenate([of_turn(t) for t in datum.turns]))
+            assert not datum.advantages_T[~chosen].any()
+
+
+TEXT = st.text(max_size=60)
+
+
+@given(st.data(), st.booleans(), TEXT, st.one_of(st.none(), TEXT), st.booleans())
+def test_json_round_trip(data, in_sequence, question, answer, tokens):
+    protocol = (
+        Sequential(
+            agents=data.draw(st.integers(1, 3)), max_rounds=2, history_rounds=data.draw(st.integers(-1, 2)), order="any"
+        )
+        if in_sequence
+        else Parallel(agents=data.draw(st.integers(1, 3)), max_rounds=2)
+    )
+    write_reply = full if in_sequence else short
+    replies = data.draw(st.lists(st.one_of(TEXT, st.builds(write_reply, TEXT, TEXT, TEXT)), min_size=6, max_size=6))
+    engine = Scripted(lambda ask: replies[ask.turn], tokens=tokens)
+    debate = asyncio.run(play(protocol, Question("q", question, answer, "boxed", "set"), engine, id="debate 1"))
+    line = dump(debate)
+    assert "\n" not in line
+    assert load(line) == debate
+    assert dump(load(line)) == line
+    thin = load(dump(debate, thin=True))
+    assert [turn.text for turn in thin.turns] == [turn.text for turn in debate.turns]
+    assert dump(thin, thin=True) == dump(debate, thin=True)
+
+
+@given(st.data(), st.booleans())
+def test_a_debate_replayed_from_its_transcript_asks_the_same_waves(data, in_sequence):
+    protocol = Sequential(agents=3, max_rounds=2, history_rounds=1) if in_sequence else Parallel(agents=3, max_rounds=2)
+    write_reply = full if in_sequence else short
+    replies = data.draw(st.lists(st.one_of(TEXT, st.builds(write_reply, TEXT, TEXT, TEXT)), min_size=6, max_size=6))
+    asked = []
+
+    class Recorded(Scripted):
+        async def sample(self, asks):
+            asked.append(list(asks))
+            return await super().sample(asks)
+
+    debate = asyncio.run(play(protocol, Question("q", "?"), Recorded(lambda ask: replies[ask.turn])))
+    loaded = load(dump(debate))
+    minimal = json.loads(dump(debate))
+    minimal["turns"] = [{"agent": turn["agent"], "text": turn["text"]} for turn in minimal["turns"]]
+    for source, check in ((loaded, lambda ask: ask), (load(json.dumps(minimal)), without_tokens)):
+        at = 0
+        for wave in asked:
+            part = Debate(source.id, source.question, source.protocol, source.turns[:at])
+            assert [check(ask) for ask in part.protocol.wave(part)] == [check(ask) for ask in wave]
+            at += len(wave)
+        assert source.protocol.wave(source) == []
+
+
+def without_tokens(ask):
+    return (ask.agent, ask.turn, ask.seen, ask.since, [(m.role, m.text) for m in ask.messages], ask.temperature)

@@ -1,0 +1,41 @@
+"""The import rules between rooms hold, and the lint that holds them fails when they do not."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def lint(folder):
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as lint; lint()", "--no-cache"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env={"PYTHONPATH": str(folder), "PATH": ""})
+
+
+def test_rooms_import_downwards_only():
+    result = lint(ROOT)
+    assert result.returncode == 0, result.stdout
+    assert "0 broken" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("room", "line"),
+    [
+        ("debate/quote.py", "import peergrad.reward.tally"),
+        ("reward/tally.py", "import peergrad.learn.losses"),
+        ("learn/losses.py", "import peergrad.engines.scripted"),
+        ("learn/losses.py", "import torch"),
+        ("debate/types.py", "import pydantic"),
+    ],
+)
+def test_a_forbidden_import_fails_the_lint(tmp_path, room, line):
+    shutil.copytree(ROOT / "peergrad", tmp_path / "peergrad")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    path = tmp_path / "peergrad" / room
+    path.write_text(path.read_text() + f"\n{line}\n")
+    result = lint(tmp_path)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "1 broken" in result.stdout

@@ -1,0 +1,149 @@
+"""The transcript format: what loads, and what a person is told when it does not."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from peergrad import UserError, dump, load, read_file
+from peergrad.debate.protocols import Parallel, Sequential
+from tests.helpers import full, parallel, played, short
+
+TURN = {"agent": 0, "text": short()}
+LINE = {"id": "x", "question": "?", "agents": 3, "protocol": "parallel", "turns": [TURN]}
+TOKENS = {"prompt": [1], "ids": [2, 3], "logprobs": [-1.0, -0.5], "starts": [0, 4], "temperature": 0.6}
+
+
+def test_a_minimal_line_loads_and_seen_is_derived():
+    turns = [{"agent": agent, "text": short()} for agent in (0, 1, 2, 0, 1)]
+    debate = load(json.dumps(LINE | {"turns": turns}))
+    assert [turn.seen for turn in debate.turns] == [0, 0, 0, 3, 3]
+    assert (debate.agents, debate.question.id, debate.question.style) == (3, "x", "open")
+    in_turn = load(json.dumps(LINE | {"turns": turns, "protocol": "sequential"}))
+    assert [turn.seen for turn in in_turn.turns] == [0, 1, 2, 3, 4]
+    shuffled = [{"agent": agent, "text": short()} for agent in (2, 0, 1, 1, 2, 0)]
+    assert [turn.agent for turn in load(json.dumps(LINE | {"turns": shuffled})).turns] == [2, 0, 1, 1, 2, 0]
+    assert load(json.dumps(LINE | {"turns": [], "note": "unknown fields are passed over"})).turns == ()
+
+
+def test_text_that_is_no_text_survives():
+    debate = parallel(2, ["\ud800 half a pair", "\u2028 \x00 \x1b[31m"])
+    line = dump(debate)
+    assert load(line.encode()) == debate
+    assert len(line.split("\n")) == 1
+
+
+def test_dialogues_are_written_once():
+    debate = played(Parallel(agents=3, max_rounds=3), lambda ask: short(solution="x" * 1000))
+    line = json.loads(dump(debate))
+    assert line["turns"][8]["asked"][0] == {"continues": 5}
+    assert line["turns"][8]["tokens"]["continues"] == 5
+    assert len(line["turns"][8]["asked"]) == 2
+    assert load(dump(debate)) == debate
+    in_turn = played(Sequential(agents=2, max_rounds=2), lambda ask: full())
+    assert "continues" not in dump(in_turn)
+    assert load(dump(in_turn)) == in_turn
+
+
+def turn(**changes):
+    return {"turns": [TURN | changes]}
+
+
+BAD = [
+    ({"agents": 0}, "agents: 0 is not possible; give a whole number of at least 1"),
+    ({"agents": True}, "agents: true is not possible"),
+    ({"agents": "3"}, 'agents: "3" is not possible'),
+    ({"agents": 2.5}, "agents: 2.5 is not possible"),
+    ({"agents": None}, "agents: null is not possible"),
+    ({"protocol": "paralel"}, "protocol: \"paralel\" is not known; did you mean 'parallel'?"),
+    ({"protocol": 7}, "protocol: 7 is not known; it may be 'sequential', 'parallel'"),
+    ({"protocol": {}}, "protocol: {} is not known"),
+    ({"id": 5}, "id: 5 is not text; write it in quotes"),
+    ({"question": ["?"]}, 'question: ["?"] is not text'),
+    ({"answer": 42}, "answer: 42 is not text"),
+    ({"style": "box"}, "style: \"box\" is not known; did you mean 'boxed'?"),
+    ({"turns": {}}, "turns: {} is not a list"),
+    ({"turns": ["hm"]}, 'turns[0]: "hm" is not an object'),
+    ({"turns": [{"text": "x"}]}, "turns[0].agent: is missing"),
+    ({"turns": [{"agent": 0}]}, "turns[0].text: is missing"),
+    (turn(agent=7), "turns[0].agent: 7 is not possible; give a whole number from 0 to 2: this debate has 3 agents"),
+    (turn(agent=-1), "turns[0].agent: -1 is not possible"),
+    ({"turns": [TURN, TURN]}, "turns[1].agent: agent 0 has already spoken in round 1; each speaks once a round"),
+    (turn(text=None), "turns[0].text: null is not text"),
+    (turn(seen=1), "turns[0].seen: 1 is not possible; give a whole number from 0 to 0"),
+    (turn(since=1), "turns[0].since: 1 is not possible"),
+    (turn(truncated="no"), 'turns[0].truncated: "no" is not true or false'),
+    (turn(asked=[{"continues": 0}]), "turns[0].asked[0].continues: 0 is not possible"),
+    (turn(asked=[{"role": "boss", "text": ""}]), 'turns[0].asked[0].role: "boss" is not known'),
+    (turn(asked=["hm"]), 'turns[0].asked[0]: "hm" is not an object'),
+    (turn(tokens=[]), "turns[0].tokens: [] is not an object"),
+    (turn(tokens=TOKENS | {"ids": [2]}), "turns[0].tokens: 1 ids, 2 logprobs and 2 starts"),
+    (turn(tokens=TOKENS | {"ids": [2, -3]}), "turns[0].tokens.ids[1]: -3 is not possible"),
+    (turn(tokens=TOKENS | {"ids": [2, 2**40]}), "turns[0].tokens.ids[1]: 1099511627776 is not possible"),
+    (turn(tokens=TOKENS | {"starts": [4, 0]}), "turns[0].tokens.starts: must not decrease"),
+    (turn(tokens=TOKENS | {"starts": [0, 999]}), "turns[0].tokens.starts[1]: 999 is not possible"),
+    (turn(tokens=TOKENS | {"logprobs": [None, 0]}), "turns[0].tokens.logprobs[0]: null is not a number"),
+    (turn(tokens=TOKENS | {"prompt": []}), "turns[0].tokens.prompt: is empty"),
+    (turn(tokens=TOKENS | {"temperature": "hot"}), 'turns[0].tokens.temperature: "hot" is not a number'),
+    (turn(tokens=TOKENS | {"continues": 0}), "turns[0].tokens.continues: 0 is not possible"),
+    ({"settings": []}, "settings: [] is not an object"),
+    ({"settings": {"max_round": 3}}, "settings.max_round: no such setting; did you mean 'max_rounds'?"),
+    ({"settings": {"max_rounds": 0}}, "settings.max_rounds: 0 is not possible"),
+    ({"settings": {"order": "none"}}, 'settings.order: "none" is not known'),
+    ({"settings": {"personas": []}}, "settings.personas: at least one is needed"),
+    ({"settings": {"personas": [{"name": "x"}]}}, "settings.personas[0].style: is missing"),
+    ({"settings": {"history_rounds": 2}}, "settings.history_rounds: no such setting"),
+    ({"protocol": "sequential", "settings": {"history_rounds": -2}}, "settings.history_rounds: -2 is not possible"),
+]
+
+
+@pytest.mark.parametrize(("change", "says"), BAD)
+def test_an_impossible_value_is_named(change, says):
+    with pytest.raises(UserError) as error:
+        load(json.dumps(LINE | change), "file.jsonl, line 3")
+    assert str(error.value).startswith("file.jsonl, line 3, ")
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize("name", list(LINE))
+def test_a_missing_field_is_named(name):
+    with pytest.raises(UserError, match=f"line 3, {name}: is missing"):
+        load(json.dumps({key: value for key, value in LINE.items() if key != name}), "file.jsonl, line 3")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (json.dumps(LINE)[:-20].encode(), "the line is torn or not JSON"),
+        (b"{", "the line is torn or not JSON"),
+        (b"[1, 2]", "[1, 2] is not an object"),
+        (b"null", "null is not an object"),
+        (b'{"id": "\xff"}', "not UTF-8"),
+        (b"[" * 100_000, "can't be read as JSON"),
+        (b'{"agents": ' + b"9" * 5000 + b"}", "can't be read as JSON"),
+        (b'{"agents": NaN, "protocol": "parallel"}', "agents: NaN is not possible"),
+    ],
+)
+def test_a_torn_or_foreign_line_is_named(tmp_path: Path, line, says):
+    path = tmp_path / "debates.jsonl"
+    path.write_bytes(json.dumps(LINE).encode() + b"\n\n" + line + b"\n")
+    with pytest.raises(UserError) as error:
+        list(read_file(path))
+    assert str(error.value).startswith(f"{path}, line 3")
+    assert says in str(error.value)
+
+
+def test_files_that_are_not_there(tmp_path: Path):
+    for path in (tmp_path / "none.jsonl", tmp_path):
+        with pytest.raises(UserError, match="can't be read"):
+            list(read_file(path))
+    (tmp_path / "bom.jsonl").write_bytes(b"\xef\xbb\xbf" + json.dumps(LINE).encode())
+    assert [debate.id for debate in read_file(tmp_path / "bom.jsonl")] == ["x"]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Parallel(agents=0), lambda: Sequential(max_rounds=0), lambda: Sequential(history_rounds=-2)]
+)
+def test_impossible_protocols_are_refused(make):
+    with pytest.raises(UserError, match="is not possible"):
+        make()
