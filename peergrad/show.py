@@ -63,13 +63,13 @@ def as_tables(batch: Sequence[Scored], advantages: Sequence[Sequence[Values]]) -
             ]
             table.add_row(*(_turn(scored, unit) if by_turn else [str(unit)]), *numbers)
         console.print(table)
-        counts = {name: getattr(scored.tally.counts, name) for name in _COUNTS}
-        console.print(Text(", ".join(f"{name.replace('_', ' ')} {n}" for name, n in counts.items()), style="dim"))
+        counts = [f"{name.replace('_', ' ')} {count}" for name, count in asdict(scored.tally.counts).items() if count]
+        console.print(Text(" " + (", ".join(counts) or "no bad votes"), style="dim"))
     if len(batch) > _SHOWN:
         console.print(f"… and {len(batch) - _SHOWN} more; --json gives all of them")
     votes = sum(len(scored.tally.votes) for scored in batch)
-    without = sum(not has_signal(centred) for centred in advantages)
-    console.print(f"{len(batch)} debates, {votes} valid votes, {without} debates without signal")
+    without = sum(not has_signal(scored.streams, centred) for scored, centred in zip(batch, advantages, strict=True))
+    console.print(f"debates {len(batch)}, of them without signal {without}; valid votes {votes}")
 
 
 def _turn(scored: Scored, index: int) -> list[str]:

@@ -74,7 +74,7 @@ def test_a_table_for_people():
     assert result.returncode == 0
     assert "parallel-3x2: 3 agents, 6 turns" in result.stdout
     assert "unreadable: unclosed <solution>" in " ".join(result.stdout.split())
-    assert "2 debates, 4 valid votes, 0 debates without signal" in result.stdout
+    assert "debates 2, of them without signal 0; valid votes 4" in result.stdout
 
 
 def test_model_and_user_text_cannot_drive_the_terminal(tmp_path):

@@ -4,12 +4,13 @@ import asyncio
 import random
 import time
 import zlib
+from dataclasses import replace
 
 import pytest
 
 from peergrad import Batcher, EngineError, Parallel, Question, Scripted, Sequential, play_all
 from peergrad.debate.sampler import answered
-from peergrad.debate.types import Reply
+from peergrad.debate.types import Reply, Tokens
 from tests.helpers import full, short
 
 
@@ -50,7 +51,7 @@ class Faulty(Scripted):
                 raise RuntimeError("connection reset")
             case 1:
                 self.lost |= hit
-                await asyncio.sleep(3600)
+                return await asyncio.sleep(3600)
             case 2:
                 self.lost |= hit
                 return []
@@ -169,6 +170,23 @@ def test_our_own_bugs_are_raised():
         asyncio.run(play_all(Broken(), questions(2), Scripted(talk)))
     with pytest.raises(ValueError, match="different ids"):
         asyncio.run(play_all(Parallel(), [Question("a", "?")] * 2, Scripted(talk)))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [([1], [2], [float("-inf")], [0]), ([1], [2], [float("nan")], [0]), ([1], [2, 3], [0.0], [0]), ([], [2], [0.0], [0])],
+)
+def test_broken_tokens_cost_their_own_debate(bad):
+    class Broken(Scripted):
+        async def sample(self, asks):
+            replies = list(await super().sample(asks))
+            return [
+                replace(r, tokens=Tokens.of(*bad)) if a.debate == "q1" else r for a, r in zip(asks, replies, strict=True)
+            ]
+
+    played = asyncio.run(play_all(Parallel(), questions(3), Broken(talk)))
+    assert set(played.dropped) == {"q1"}
+    assert "broken tokens" in played.dropped["q1"]
 
 
 def test_an_answer_per_ask_whatever_a_sampler_does():

@@ -50,7 +50,7 @@ def turn(**changes):
 
 
 BAD = [
-    ({"agents": 0}, "agents: 0 is not possible; give a whole number of at least 1"),
+    ({"agents": 0}, "agents: 0 is not possible; give a whole number from 1 to 1000"),
     ({"agents": True}, "agents: true is not possible"),
     ({"agents": "3"}, 'agents: "3" is not possible'),
     ({"agents": 2.5}, "agents: 2.5 is not possible"),
@@ -73,7 +73,7 @@ BAD = [
     (turn(seen=1), "turns[0].seen: 1 is not possible; give a whole number from 0 to 0"),
     (turn(since=1), "turns[0].since: 1 is not possible"),
     (turn(truncated="no"), 'turns[0].truncated: "no" is not true or false'),
-    (turn(asked=[{"continues": 0}]), "turns[0].asked[0].continues: 0 is not possible"),
+    (turn(asked=[{"continues": 0}]), "turns[0].asked[0].continues: the first turn continues none"),
     (turn(asked=[{"role": "boss", "text": ""}]), 'turns[0].asked[0].role: "boss" is not known'),
     (turn(asked=["hm"]), 'turns[0].asked[0]: "hm" is not an object'),
     (turn(tokens=[]), "turns[0].tokens: [] is not an object"),
@@ -85,7 +85,13 @@ BAD = [
     (turn(tokens=TOKENS | {"logprobs": [None, 0]}), "turns[0].tokens.logprobs[0]: null is not a number"),
     (turn(tokens=TOKENS | {"prompt": []}), "turns[0].tokens.prompt: is empty"),
     (turn(tokens=TOKENS | {"temperature": "hot"}), 'turns[0].tokens.temperature: "hot" is not a number'),
-    (turn(tokens=TOKENS | {"continues": 0}), "turns[0].tokens.continues: 0 is not possible"),
+    (turn(tokens=TOKENS | {"continues": 0}), "turns[0].tokens.continues: the first turn continues none"),
+    ({"turns": [TURN, {"agent": 1, "text": "", "asked": [{"continues": 0}]}]}, "that turn has no messages to continue"),
+    ({"turns": [TURN, {"agent": 1, "text": "", "tokens": TOKENS | {"starts": [0, 0], "continues": 0}}]}, "has no tokens"),
+    (
+        {"protocol": "sequential", "settings": {"temperature": -1}},
+        "settings.temperature: -1 is not possible; give 0 or more",
+    ),
     ({"settings": []}, "settings: [] is not an object"),
     ({"settings": {"max_round": 3}}, "settings.max_round: no such setting; did you mean 'max_rounds'?"),
     ({"settings": {"max_rounds": 0}}, "settings.max_rounds: 0 is not possible"),

@@ -15,7 +15,7 @@ class Batcher:
 
     A call leaves when everybody who could run has run (nobody can add to it before it answers), or when ``max_asks`` are
     waiting. At most ``max_calls`` are under way; what is asked meanwhile waits and travels together. The deadline counts
-    from the moment an ask is handed over: one that is not answered by then becomes an ``EngineError``.
+    from the moment an ask is handed over, not while it waits its turn; one not answered by then becomes an ``EngineError``.
 
     Use as ``async with Batcher(engine, max_asks=512, deadline_s=600) as sampler``: leaving ends every call under way.
     """

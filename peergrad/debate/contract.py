@@ -104,8 +104,8 @@ def _sections_after_thinking(text: str, contract: Contract, order: Order) -> tup
     The block may have been opened by the chat template, outside the reply, so ``</think>`` alone is enough.
     """
     start = min(text.rfind(tag) for tag in contract.tags)
-    drafts_end = max(text.rfind(tag, 0, start) + len(tag) for tag in contract.tags)
-    if not _THINK_ENDS.search(text, drafts_end, start):
+    drafts = [at + len(tag) for tag in contract.tags if (at := text.rfind(tag, 0, start)) >= 0]
+    if not _THINK_ENDS.search(text, max(drafts, default=0), start):
         return None
     found = _sections(text, start, contract, order)
     return None if isinstance(found, ParseError) else found

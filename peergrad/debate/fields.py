@@ -105,9 +105,11 @@ class Field:
             return [field.number() for field in self]
         return values
 
-    def number(self) -> float:
+    def number(self, least: float = -math.inf) -> float:
         if isinstance(self.value, bool) or not isinstance(self.value, int | float) or not math.isfinite(self.value):
             self.wrong(f"{self.shown} is not a number")
+        if self.value < least:
+            self.wrong(f"{self.shown} is not possible; give {least:g} or more")
         return float(self.value)
 
     def one_of(self, allowed: tuple[str, ...]) -> str:

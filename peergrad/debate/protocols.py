@@ -14,6 +14,8 @@ from peergrad.debate.personas import PERSONAS, Persona
 from peergrad.debate.quote import clip, quote
 from peergrad.debate.types import Ask, Debate, Message, Parsed, Turn
 
+MAX_AGENTS = 1000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rules:
@@ -27,6 +29,8 @@ class _Rules:
         for name in ("agents", "max_rounds", "max_tokens", "max_votes"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}: {getattr(self, name)} is not possible; give a whole number of at least 1")
+        if self.agents > MAX_AGENTS:
+            raise UserError(f"agents: {self.agents} is not possible; give a whole number from 1 to {MAX_AGENTS}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,8 @@ class Sequential(_Rules):
             raise UserError(f"history_rounds: {self.history_rounds} is not possible; -1 is all, 0 none, K the last K rounds")
         if self.max_chars_per_field < 1:
             raise UserError(f"max_chars_per_field: {self.max_chars_per_field} is not possible; give at least 1")
+        if self.temperature < 0:
+            raise UserError(f"temperature: {self.temperature} is not possible; give 0 or more")
 
     def wave(self, debate: Debate) -> list[Ask]:
         turns, now = debate.turns, len(debate.turns)
@@ -59,8 +65,8 @@ class Sequential(_Rules):
             f"{prompts.speaker(turn.agent, debate.round(index))}\n{quote(self._shown(turn))}"
             for index, turn in enumerate(turns[since:], since)
         ]
-        spoken = [turn.agent for turn in turns[max(since, round_ * self.agents) :]]
-        parts = [prompts.question(debate.question), *history, prompts.sequential_task(round_, spoken)]
+        shown = sorted({turn.agent for turn in turns[since:]} - {agent})
+        parts = [prompts.question(debate.question), *history, prompts.sequential_task(round_, shown)]
         system = prompts.system(agent, self.agents, debate.question.style, full=True)
         return [
             Ask(
@@ -131,12 +137,12 @@ class Parallel(_Rules):
         if round_ == 0:
             style = debate.question.style
             system = prompts.system(agent, self.agents, style, persona=self.persona(agent), full=False)
-            first = f"{prompts.question(debate.question)}\n\n{prompts.parallel_task(0, self.agents, None)}"
+            first = f"{prompts.question(debate.question)}\n\n{prompts.parallel_task(0, agent, self.agents, None)}"
             return Message("system", system), Message("user", first)
         last_round = range((round_ - 1) * self.agents, round_ * self.agents)
         own = next(debate.turns[index] for index in last_round if debate.turns[index].agent == agent)
         since = [heard[index] for index in last_round if debate.turns[index] is not own]
-        task = prompts.parallel_task(round_, self.agents, own.parsed.error)
+        task = prompts.parallel_task(round_, agent, self.agents, own.parsed.error)
         return (
             *(own.asked or self._dialogue(debate, agent, round_ - 1, heard)),
             Message("assistant", own.text, own.tokens),

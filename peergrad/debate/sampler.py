@@ -58,7 +58,13 @@ async def answered(sampler: Sampler, asks: Sequence[Ask]) -> Sequence[Answer]:
         failed = EngineError(f"{type(sampler).__name__} failed: {type(error).__name__}: {error}")
         failed.__cause__ = error
         return [failed] * len(asks)
+    name = type(sampler).__name__
     if len(answers) != len(asks) or not all(isinstance(a, Reply | EngineError) for a in cast("list[object]", answers)):
-        what = f"{type(sampler).__name__} gave {len(answers)} answers to {len(asks)} asks"
+        what = f"{name} gave {len(answers)} answers to {len(asks)} asks"
         return [EngineError(f"{what}; it must give one Reply or EngineError per ask")] * len(asks)
-    return answers
+    return [
+        EngineError(f"{name} gave a reply with broken tokens: lengths differ, or a logprob is not finite")
+        if isinstance(answer, Reply) and answer.tokens is not None and not answer.tokens.sound
+        else answer
+        for answer in answers
+    ]

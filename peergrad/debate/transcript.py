@@ -19,7 +19,7 @@ from peergrad.debate.contract import Order
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field, nearest
 from peergrad.debate.personas import Persona
-from peergrad.debate.protocols import Parallel, Sequential
+from peergrad.debate.protocols import MAX_AGENTS, Parallel, Sequential
 from peergrad.debate.types import Debate, Message, Protocol, Question, Style, Tokens, Turn
 
 _PROTOCOLS: dict[str, type[Sequential] | type[Parallel]] = {"sequential": Sequential, "parallel": Parallel}
@@ -56,7 +56,7 @@ def load(line: str | bytes, where: str = "transcript") -> Debate:
     """A debate from one line. Raises ``UserError`` naming ``where`` and the field. Unknown fields are passed over."""
     at = Field.parse(line, where)
     kind = _PROTOCOLS[at["protocol"].one_of(tuple(_PROTOCOLS))]
-    agents = at["agents"].whole(1)
+    agents = at["agents"].whole(1, MAX_AGENTS)
     name = at["id"].text()
     question = Question(
         id=at.get("question_id", name).text(),
@@ -153,12 +153,12 @@ def _load_protocol(at: Field, kind: type[Sequential] | type[Parallel], agents: i
             field.wrong(f"no such setting; {nearest(name, known)}")
         if name == "personas":
             settings[name] = tuple(
-                Persona(p.object()["name"].text(), p["style"].text(), p["temperature"].number()) for p in field
+                Persona(p.object()["name"].text(), p["style"].text(), p["temperature"].number(0)) for p in field
             )
         elif name == "order":
             settings[name] = cast("Order", field.one_of(("strict", "any")))
         elif name == "temperature":
-            settings[name] = field.number()
+            settings[name] = field.number(0)
         else:
             settings[name] = field.whole(-1 if name == "history_rounds" else 1)
     if settings.get("personas") == ():
@@ -184,11 +184,20 @@ def _load_turn(at: Field, earlier: list[Turn], agent: int, protocol: Protocol, *
 def _load_messages(at: Field, earlier: list[Turn]) -> Iterator[Message]:
     for index, message in enumerate(at):
         if index == 0 and "continues" in message.object():
-            yield from _dialogue_after(earlier[message["continues"].whole(0, len(earlier) - 1, ": an earlier turn")])
+            shown = _dialogue_after(_continued(message["continues"], earlier))
+            if not shown:
+                message["continues"].wrong("that turn has no messages to continue")
+            yield from shown
             continue
         role, text = message.object()["role"].one_of(_ROLES), message["text"].text()
         tokens = _load_tokens(message["tokens"].object(), earlier, text) if "tokens" in message else None
         yield Message(cast("Any", role), text, tokens)
+
+
+def _continued(at: Field, earlier: list[Turn]) -> Turn:
+    if not earlier:
+        at.wrong("the first turn continues none; leave it out")
+    return earlier[at.whole(0, len(earlier) - 1, ": an earlier turn")]
 
 
 def _load_tokens(at: Field, earlier: list[Turn], text: str) -> Tokens:
@@ -200,10 +209,10 @@ def _load_tokens(at: Field, earlier: list[Turn], text: str) -> Tokens:
     if any(first > second for first, second in pairwise(starts)):
         at["starts"].wrong("must not decrease: they are byte offsets of the tokens in order")
     if "continues" in at:
-        before = earlier[at["continues"].whole(0, len(earlier) - 1, ": an earlier turn")].tokens
+        before = _continued(at["continues"], earlier).tokens
         if before is None:
             at["continues"].wrong("that turn has no tokens to continue")
         prompt = [*before.prompt_T.tolist(), *before.ids_T.tolist(), *prompt]
     elif not prompt:
         at["prompt"].wrong("is empty; a reply's tokens follow at least one prompt token")
-    return Tokens.of(prompt, ids, logprobs, starts, at.get("temperature", 1.0).number())
+    return Tokens.of(prompt, ids, logprobs, starts, at.get("temperature", 1.0).number(0))

@@ -61,6 +61,12 @@ class Tokens:
             temperature,
         )
 
+    @property
+    def sound(self) -> bool:
+        """Whether a trainer can use them: something before them, one of each per token, finite log-probabilities."""
+        same_length = len(self.ids_T) == len(self.logprobs_T) == len(self.starts_T)
+        return same_length and len(self.prompt_T) > 0 and bool(np.isfinite(self.logprobs_T).all())
+
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
@@ -71,7 +77,7 @@ class Tokens:
             and np.array_equal(self.ids_T, other.ids_T)
             and np.array_equal(self.prompt_T, other.prompt_T)
             and np.array_equal(self.starts_T, other.starts_T)
-            and np.array_equal(self.logprobs_T, other.logprobs_T, equal_nan=True)
+            and np.array_equal(self.logprobs_T, other.logprobs_T)
         )
 
     __hash__ = None  # type: ignore[assignment]

@@ -19,7 +19,7 @@ _BLANK = r" \t\r\f\v\u00a0\u2000-\u200a\u202f\u205f\u3000"
 _GAP = rf"[{_BLANK}*_`]*+(?:{_THINK}[{_BLANK}*_`]*+)*+"  # between a name and an operator: also emphasis, thinking markers
 _OP = rf"(?:(?!{_THINK})[{_SIGNS}])++"
 _GENT = rf"[gG][eE][nN][tT][{_BLANK}]*+"
-_ID = r"-?[^\W_]++(?!\.?\w)"
+_ID = r"[-+#]?[^\W_]++(?!\.?\w)"
 
 _LOOKS_LIKE_VOTE = re.compile(
     rf"[aA{_SIGNS}](?:"

@@ -42,9 +42,9 @@ def advantages(batch: Sequence[Scored], *, center: Center = "group", divide_by_s
     ]
 
 
-def has_signal(debate_advantages: Sequence[Values]) -> bool:
-    """Whether anything can be learned from a debate: an advantage that is not zero (SPEC 5.1)."""
-    return any(value for values in debate_advantages for value in values)
+def has_signal(streams: Sequence[Stream], advantages: Sequence[Values]) -> bool:
+    """Whether anything can be learned from a debate: an advantage that is not zero, in a stream that counts (SPEC 5.1)."""
+    return any(any(values) for stream, values in zip(streams, advantages, strict=True) if stream.weight)
 
 
 def _set(center: Center, index: int, scored: Scored, stream: Stream, unit: int) -> Hashable:

@@ -62,7 +62,7 @@ class Step:
     @property
     def without_signal(self) -> int:
         """Debates that taught nothing because all advantages were 0."""
-        return sum(not has_signal(values) for values in self.advantages)
+        return sum(not has_signal(one.streams, a) for one, a in zip(self.scored, self.advantages, strict=True))
 
 
 class Stopped(Exception):  # noqa: N818 (a decision, not a fault of the program)
@@ -91,7 +91,7 @@ async def train(
             data = tuple(
                 datum
                 for one, values in zip(scored, centred, strict=True)
-                if has_signal(values)
+                if has_signal(one.streams, values)
                 for datum in datums(one.debate, credit(one.debate, one.streams, values))
             )
 
@@ -99,7 +99,8 @@ async def train(
             stats = await trainer.step(data, rules.loss, lr) if data else None
             yield Step(index, lr, played, scored, tuple(map(tuple, centred)), data, stats)
 
-            bad_in_a_row = bad_in_a_row + 1 if stats and stats.skipped else 0
+            if stats:
+                bad_in_a_row = bad_in_a_row + 1 if stats.skipped else 0
             if bad_in_a_row >= rules.stop_after_bad:
                 raise Stopped(
                     f"{bad_in_a_row} updates in a row had a loss or gradient that was not finite; the weights are unchanged "

@@ -12,6 +12,7 @@ from peergrad.debate.protocols import consensus_reached
 from peergrad.debate.types import Debate, Question
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import Array
+from peergrad.reward.pairwise import SCORES
 from peergrad.reward.rewards import Reward, Scored
 from peergrad.tasks.base import UNANSWERED, Grade
 
@@ -50,8 +51,8 @@ def debate_metrics(batch: Sequence[Scored], reward: Reward) -> Metrics:
             "parse_error": float(np.mean([debate.turns[index].parsed.error is not None for debate, index in turns])),
         }
     if reward != "streams":
-        values = [value for scored in batch for value in scored.streams[0].values if value is not None]
-        metrics["pairwise_reward"] = float(np.mean(values))
+        scores = [SCORES[reward](scored.debate.agents, scored.tally.votes) for scored in batch]
+        metrics["pairwise_reward"] = float(np.mean(np.concatenate(scores)))  # without step rewards
     for name in ("gen", "judge"):
         signal = [v for scored in batch for s in scored.streams if s.name == name for v in s.values if v is not None]
         if signal:

@@ -20,6 +20,9 @@ def win_minus_loss(agents: int, votes: Sequence[Vote]) -> list[float]:
     return [_mean(_outcomes(agent, votes)) for agent in range(agents)]
 
 
+SCORES = {"win_rate": win_rate, "win_minus_loss": win_minus_loss}
+
+
 def step_rewards(debate: Debate) -> list[float]:
     """Per turn: -1 for the unreadable reply that ends a sequential debate, else 0 (SPEC 3.4)."""
     ends = isinstance(debate.protocol, Sequential)

@@ -68,7 +68,6 @@ def score(debate: Debate, rules: RewardRules | None = None) -> Scored:
         if rules.format_penalty:
             streams.append(format_penalty(debate, tallied))
     else:
-        by_name = {"win_rate": pairwise.win_rate, "win_minus_loss": pairwise.win_minus_loss}
-        scores = by_name[rules.reward](debate.agents, tallied.votes)
+        scores = pairwise.SCORES[rules.reward](debate.agents, tallied.votes)
         streams = [pairwise.returns(debate, tallied, rules.reward, scores)]
     return Scored(debate, tallied, tuple(streams))

@@ -34,7 +34,7 @@ class Counts:
     missing: int = 0
     parse_errors: int = 0
     unseen: int = 0
-    """Of the malformed: votes about an agent whose words the author had not seen."""
+    """Votes about an agent whose words the author had not seen; malformed too, unless ballots are literal."""
 
 
 @dataclass(frozen=True, slots=True)

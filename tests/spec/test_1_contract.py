@@ -69,6 +69,7 @@ def test_1_5_contract_after_thinking_counts():  # SPEC 1.5
     assert said(f"{draft}</think>{final}", read(f"{draft}</think>{final}", SHORT), "solution") == "final"
     # A half draft counts as little as a whole one, and only a whole contract after it replaces it.
     assert kind(f"<think><solution>draft</think>{final}") is None
+    assert kind(f"<think><solution></think>{final}") is None
     assert said(f"<think>{draft}</think>", read(f"<think>{draft}</think>", SHORT), "solution") == "draft"
     assert kind(f"<think>{draft}</think><solution>4</solution>") == "repeated"
     assert kind(f"{draft}{final}") == "repeated"

@@ -71,6 +71,7 @@ def test_2_4_self_votes():  # SPEC 2.4
         "Agent A > Agent B",
         "Agent 1 > 2",
         "Agent -1 > Agent 2",
+        "Agent #1 > Agent #2",
         "Agent 1 > Agent 99999999999999999999",
         "Agent 1 >\nAgent 2",
         "Agent 1 > Agent ٢",

@@ -62,6 +62,10 @@ def test_3_3_round_one_of_sequential():  # SPEC 3.3
     assert "compare Agent 0 and Agent 1 with each other" in third
     assert "compare Agent 0, Agent 1 and Agent 2 with each other" in fourth
     assert "solutions, evaluations and comparisons" in later
+    two = played(Sequential(agents=2, max_rounds=2), lambda ask: full())
+    assert "N/A in comparison" in user(two.turns[2])  # there is no pair of others
+    blind = played(Sequential(agents=3, max_rounds=2, history_rounds=0), lambda ask: full())
+    assert all("You see no other agent's answer" in user(turn) for turn in blind.turns)
 
 
 def test_3_4_sequential_bad_reply_ends_the_episode():  # SPEC 3.4

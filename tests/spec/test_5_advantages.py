@@ -20,8 +20,11 @@ def test_5_1_group():  # SPEC 5.1
     assert gen == (None, 1, -1, None, None, None)  # turns without signal are left out of the mean
     assert judge == (None, None, None, 0, None, None)
     assert form == pytest.approx((1 / 6, 1 / 6, 1 / 6, 1 / 6, -1 / 3, -1 / 3))
-    silent = advantages([score(parallel(3, NONE3, NONE3), RewardRules(format_penalty=False))])[0]
-    assert not has_signal(silent)
+    silent = score(parallel(3, NONE3, NONE3), RewardRules(format_penalty=False))
+    assert not has_signal(silent.streams, advantages([silent])[0])
+    for weight in (0.0, 1.0):
+        scored = score(ONE, RewardRules(lambda_gen=weight, format_penalty=False))
+        assert has_signal(scored.streams, advantages([scored])[0]) == bool(weight)
     tied = parallel(3, NONE3, ["Agent 1 = Agent 2", "Agent 0 = Agent 2", "Agent 0 = Agent 1"])
     assert advantages([score(tied, WIN_RATE)])[0][0] == (0, 0, 0)
 

@@ -145,5 +145,5 @@ def test_debates_without_signal_make_no_update():
 
 def test_a_batch_dropped_whole_stops_training():
     trainer = Bandit(["right", "wrong"], lambda ask: 1 / 0)
-    with pytest.raises(EngineError, match="all 8 debates of a batch were dropped; .*division by zero"):
+    with pytest.raises(EngineError, match=r"all 8 debates of a batch were dropped; .*division by zero"):
         run(LearnRules(steps=1), trainer)

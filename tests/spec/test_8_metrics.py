@@ -29,7 +29,7 @@ def test_8_1_debate_and_optimiser_metrics():  # SPEC 8.1
     rules = RewardRules(reward="win_rate")
     aborted = sequential(3, "N/A", None)
     metrics = debate_metrics([score(CIRCLE, rules), score(aborted, rules)], "win_rate")
-    assert metrics["pairwise_reward"] == pytest.approx((0.5 + 0.75 + 0 + 0 - 1 + 0) / 6)
+    assert metrics["pairwise_reward"] == pytest.approx((0.5 + 0.75 + 0 + 0 + 0 + 0) / 6)
     assert (metrics["pairwise_reward_is_win_rate"], metrics["pairwise_reward_is_win_minus_loss"]) == (1, 0)
     assert metrics["pairwise_total_votes"] == 1  # two and none
     assert metrics["pairwise_malformed"] == 0.5
@@ -40,7 +40,7 @@ def test_8_1_debate_and_optimiser_metrics():  # SPEC 8.1
     assert metrics["env/all/total_episodes"] == 6
     assert metrics["env/all/total_turns"] == 8
     assert metrics["env/all/turns_per_episode"] == pytest.approx(8 / 6)
-    assert metrics["env/all/reward/total"] == metrics["pairwise_reward"]
+    assert metrics["env/all/reward/total"] == pytest.approx((0.5 + 0.75 + 0 + 0 - 1 + 0) / 6)
     assert metrics["env/all/by_group/frac_mixed"] == 1
     assert "env/all/ac_tokens_per_turn" not in metrics  # no tokens were kept
     agreed = played(Sequential(agents=2, max_rounds=3), lambda ask: full(consensus="YES"))
