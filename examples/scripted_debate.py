@@ -67,7 +67,8 @@ def main() -> None:
         persona = protocol.persona(turn.agent)
         console.print(Text(f"Agent {turn.agent}, {persona.name} (T={persona.temperature})", style="cyan"))
         for name in ("solution", "evaluation", "comparison"):
-            console.print(Text(f"  {name:<11} {visible(said(turn.text, turn.parsed, name).replace("\n", ", "))}"))
+            text = said(turn.text, turn.parsed, name).replace("\n", ", ")
+            console.print(Text(f"  {name:<11} {visible(text)}"))
     console.print()
 
     scored = score(debate)

@@ -48,7 +48,8 @@ def as_tables(batch: Sequence[Scored], advantages: Sequence[Sequence[Values]]) -
     for scored, centred in list(zip(batch, advantages, strict=True))[:_SHOWN]:
         debate = scored.debate
         title = f"{visible(debate.id)}: {debate.agents} agents, {len(debate.turns)} turns"
-        table = Table(title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        console.print(Text(title, style="bold"))
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         by_turn = scored.streams[0].unit == "turn"
         for heading in ("turn", "round", "agent", "votes") if by_turn else ("agent",):
             table.add_column(heading)

@@ -69,8 +69,12 @@ def test_the_check_can_fail(monkeypatch, broken):
     else:
         monkeypatch.setattr(contract, "_sections", lambda *args: _shifted(sections(*args)))
     with pytest.raises(AssertionError):
-        for text in replies(SEED, 500):
-            check(text, max_votes=3)
+        _check_all(500)
+
+
+def _check_all(count: int) -> None:
+    for text in replies(SEED, count):
+        check(text, max_votes=3)
 
 
 def _shifted(found: object) -> object:
