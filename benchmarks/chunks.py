@@ -15,17 +15,17 @@ END = np.array([-1], np.int32)
 
 
 class Chunks:
-    """Answers with a solution, an evaluation and votes of the given lengths in tokens."""
+    """Answers with a solution and an evaluation of the given lengths in tokens, and a vote about two others."""
 
-    def __init__(self, *, solution: int = 180, evaluation: int = 100) -> None:
-        self.solution, self.evaluation = solution, evaluation
+    def __init__(self, agents: int, *, solution: int = 180, evaluation: int = 100) -> None:
+        self.agents, self.solution, self.evaluation = agents, solution, evaluation
 
     async def sample(self, asks: Sequence[Ask]) -> Sequence[Reply]:
         return [self.reply(ask) for ask in asks]
 
     def reply(self, ask: Ask) -> Reply:
         rng = random.Random(zlib.crc32(f"{ask.debate}/{ask.turn}".encode()))
-        others = [agent for agent in range(5) if agent != ask.agent]
+        others = [agent for agent in range(self.agents) if agent != ask.agent]
         rng.shuffle(others)
         votes = f"Agent {others[0]} {rng.choice('>=<')} Agent {others[1]}" if ask.seen else "N/A"
         text = (

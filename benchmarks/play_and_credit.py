@@ -42,7 +42,7 @@ async def play(debates: int, engine: Chunks) -> Played:
 
 
 def own_ms_per_turn(debates: int) -> tuple[float, Played]:
-    engine = Timed()
+    engine = Timed(PROTOCOL.agents)
     start = time.perf_counter()
     played = asyncio.run(play(debates, engine))
     own = time.perf_counter() - start - engine.seconds
@@ -67,7 +67,7 @@ def tokens_per_second(played: Played) -> tuple[float, float]:
 
 def peak_bytes(debates: int) -> int:
     tracemalloc.start()
-    asyncio.run(play(debates, Chunks()))
+    asyncio.run(play(debates, Chunks(PROTOCOL.agents)))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return peak

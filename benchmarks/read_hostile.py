@@ -45,10 +45,10 @@ def fuzz(total: int, processes: int) -> tuple[int, float]:
         for count, bad, first in pool.imap_unordered(read_chunk, chunks):
             done, faults = done + count, faults + bad
             if first:
-                print(f"\n{first}", file=sys.stderr)
-            rate = done / (time.perf_counter() - start)
-            print(f"\r{done:,} of {total:,} replies, {faults} faults, {rate:,.0f}/s ", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
+                print(ascii(first), file=sys.stderr)
+            if done % (10 * CHUNK) == 0 or done == total:
+                rate = done / (time.perf_counter() - start)
+                print(f"{done:,} of {total:,} replies, {faults} faults, {rate:,.0f}/s", file=sys.stderr, flush=True)
     return faults, total / (time.perf_counter() - start)
 
 
@@ -74,8 +74,8 @@ def main() -> int:
     times: dict[str, tuple[float, float]] = {}
     for index, family in enumerate(FAMILIES, 1):
         times[family.name] = milliseconds(family)
-        print(f"\r{index} of {len(FAMILIES)} families timed ", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
+        if index % 10 == 0 or index == len(FAMILIES):
+            print(f"{index} of {len(FAMILIES)} families timed", file=sys.stderr, flush=True)
     # Under a millisecond a ratio says more about the clock than about the text.
     ratios = {name: two / max(one, 1.0) for name, (one, two) in times.items()}
     for name in sorted(times, key=lambda name: -times[name][0])[:20]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
 from peergrad import __version__
 from peergrad.debate.errors import UserError
+from peergrad.debate.quote import visible
 from peergrad.debate.transcript import read_file
 from peergrad.learn.advantages import Center, advantages
 from peergrad.reward.rewards import Reward, RewardRules, score
-from peergrad.reward.streams import Consensus, Unjudged
+from peergrad.reward.streams import Unjudged
 from peergrad.reward.tally import Ballots, SelfVotes
 
 app = tyro.extras.SubcommandApp()
@@ -25,7 +26,7 @@ def score_files(
     files: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")],
     /,
     reward: Reward = "streams",
-    consensus: Annotated[Consensus | None, tyro.conf.arg(metavar="{all,others}")] = None,
+    consensus: Literal["auto", "all", "others"] = "auto",
     self_votes: SelfVotes = "drop",
     ballots: Ballots = "once",
     unjudged: Unjudged = "skip",
@@ -38,7 +39,7 @@ def score_files(
     Args:
         files: Transcript files, one debate per line (docs/reference/transcript.md). Together they are one batch.
         reward: One score per agent (win_rate, win_minus_loss), or separate streams for generating, judging and form.
-        consensus: Whose votes make the consensus a judge is held to. Unset: all up to 3 agents, others from 4 on.
+        consensus: Whose votes make the consensus a judge is held to. Auto: all up to 3 agents, others from 4 on.
         self_votes: Votes that name their author: dropped, or kept for the consensus (never for the author's own score).
         ballots: One vote per pair and turn, or the literal rule: every line counts.
         unjudged: A turn nobody judged has no signal (skip), or by the literal formula -1.
@@ -50,7 +51,7 @@ def score_files(
         raise UserError("FILE: is missing; give at least one transcript file")
     rules = RewardRules(
         reward=reward,
-        consensus=consensus,
+        consensus=None if consensus == "auto" else consensus,
         self_votes=self_votes,
         ballots=ballots,
         unjudged=unjudged,
@@ -79,7 +80,7 @@ def main() -> None:
         app.cli(prog="peergrad", description=sys.modules["peergrad"].__doc__, use_underscores=False)
         sys.stdout.flush()
     except UserError as error:
-        print(f"peergrad: {error}", file=sys.stderr)
+        print(f"peergrad: {visible(str(error))}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
         code = 130

@@ -86,6 +86,15 @@ def test_model_and_user_text_cannot_drive_the_terminal(tmp_path):
     assert "\u202e" not in shown
 
 
+def test_error_messages_are_one_plain_line(tmp_path):
+    line = json.loads(WORKED.read_text().split("\n")[0]) | {"settings": {"\x1b[31mPWNED\nx": 1}}
+    (tmp_path / "x.jsonl").write_text(json.dumps(line))
+    result = run("score", tmp_path / "x.jsonl")
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "\x1b" not in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from peergrad import Batcher, EngineError, Parallel, Question, Scripted, Sequential, play_all
+from peergrad import Batcher, EngineError, Parallel, Question, Scripted, Sequential, play, play_all
 from peergrad.debate.sampler import answered
 from peergrad.debate.types import Reply, Tokens
 from tests.helpers import full, short
@@ -161,6 +161,57 @@ def test_leaving_the_batcher_ends_what_is_under_way():
     assert len(played.dropped) == 2
 
 
+@pytest.mark.parametrize("passes", range(8))
+def test_leaving_the_batcher_early_answers_everybody(passes):
+    async def run():
+        async with Batcher(Scripted(talk), max_asks=3, max_calls=1) as batcher:
+            task = asyncio.create_task(play_all(Parallel(), questions(5), batcher))
+            for _ in range(passes):
+                await asyncio.sleep(0)
+        played = await asyncio.wait_for(task, 5)
+        calls = batcher.calls
+        assert isinstance((await batcher.sample([None]))[0], EngineError)
+        assert batcher.calls == calls
+        return played, asyncio.all_tasks() - {asyncio.current_task()}
+
+    played, orphans = asyncio.run(run())
+    assert not orphans
+    assert len(played.debates) + len(played.dropped) == 5
+
+
+def test_a_cancelled_debate_is_not_sampled_for():
+    async def run():
+        asked = []
+
+        class Slow(Scripted):
+            async def sample(self, asks):
+                asked.extend(ask.debate for ask in asks)
+                await asyncio.sleep(0.05)
+                return await super().sample(asks)
+
+        async with Batcher(Slow(talk), max_asks=3, max_calls=1) as batcher:
+            first, second = (asyncio.create_task(play(Parallel(max_rounds=1), q, batcher)) for q in questions(2))
+            await asyncio.sleep(0.02)
+            second.cancel()
+            await first
+            await asyncio.sleep(0.1)
+        return asked
+
+    assert asyncio.run(run()) == ["q0"] * 3
+
+
+def test_progress_is_told():
+    told = []
+
+    async def run():
+        async with Batcher(Faulty(seed=2), max_asks=3, deadline_s=0.2) as batcher:
+            return await play_all(Parallel(), questions(40), batcher, done=told.append)
+
+    played = asyncio.run(run())
+    assert told.count(None) == len(played.dropped) > 0
+    assert {debate.id for debate in told if debate} == {debate.id for debate in played.debates}
+
+
 def test_our_own_bugs_are_raised():
     class Broken(Parallel):
         def read(self, text, truncated=False):
@@ -168,6 +219,8 @@ def test_our_own_bugs_are_raised():
 
     with pytest.raises(ExceptionGroup):
         asyncio.run(play_all(Broken(), questions(2), Scripted(talk)))
+    with pytest.raises(ValueError, match="at least one ask"):
+        Batcher(Scripted(talk), max_asks=0)
     with pytest.raises(ValueError, match="different ids"):
         asyncio.run(play_all(Parallel(), [Question("a", "?")] * 2, Scripted(talk)))
 

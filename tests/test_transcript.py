@@ -21,6 +21,8 @@ def test_a_minimal_line_loads_and_seen_is_derived():
     assert (debate.agents, debate.question.id, debate.question.style) == (3, "x", "open")
     in_turn = load(json.dumps(LINE | {"turns": turns, "protocol": "sequential"}))
     assert [turn.seen for turn in in_turn.turns] == [0, 1, 2, 3, 4]
+    windowed = load(json.dumps(LINE | {"turns": turns, "protocol": "sequential", "settings": {"history_rounds": 1}}))
+    assert [(turn.since, turn.seen) for turn in windowed.turns] == [(0, 0), (0, 1), (0, 2), (3, 3), (3, 4)]
     shuffled = [{"agent": agent, "text": short()} for agent in (2, 0, 1, 1, 2, 0)]
     assert [turn.agent for turn in load(json.dumps(LINE | {"turns": shuffled})).turns] == [2, 0, 1, 1, 2, 0]
     assert load(json.dumps(LINE | {"turns": [], "note": "unknown fields are passed over"})).turns == ()
@@ -28,6 +30,9 @@ def test_a_minimal_line_loads_and_seen_is_derived():
 
 def test_text_that_is_no_text_survives():
     debate = parallel(2, ["\ud800 half a pair", "\u2028 \x00 \x1b[31m"])
+    assert "\ufffd half a pair" in debate.turns[0].text
+    joined = played(Parallel(agents=1, max_rounds=1), lambda ask: "\ud83d\ude00")  # two halves that JSON would join
+    assert load(dump(joined)) == joined
     line = dump(debate)
     assert load(line.encode()) == debate
     assert len(line.split("\n")) == 1
@@ -83,6 +88,8 @@ BAD = [
     (turn(tokens=TOKENS | {"starts": [4, 0]}), "turns[0].tokens.starts: must not decrease"),
     (turn(tokens=TOKENS | {"starts": [0, 999]}), "turns[0].tokens.starts[1]: 999 is not possible"),
     (turn(tokens=TOKENS | {"logprobs": [None, 0]}), "turns[0].tokens.logprobs[0]: null is not a number"),
+    (turn(tokens=TOKENS | {"logprobs": [1e300, 0.0]}), "turns[0].tokens.logprobs[0]: 1e+300 is not a number, or too large"),
+    (turn(tokens=TOKENS | {"temperature": 10**400}), "is not a number, or too large"),
     (turn(tokens=TOKENS | {"prompt": []}), "turns[0].tokens.prompt: is empty"),
     (turn(tokens=TOKENS | {"temperature": "hot"}), 'turns[0].tokens.temperature: "hot" is not a number'),
     (turn(tokens=TOKENS | {"continues": 0}), "turns[0].tokens.continues: the first turn continues none"),

@@ -21,19 +21,28 @@ class Batcher:
     """
 
     def __init__(self, sampler: Sampler, *, max_asks: int = 1024, max_calls: int = 4, deadline_s: float = 600.0) -> None:
+        if max_asks < 1 or max_calls < 1:
+            raise ValueError("a Batcher needs room for at least one ask and one call")
         self.calls = 0
         self._sampler = sampler
         self._max_asks = max_asks
         self._max_calls = max_calls
         self._deadline_s = deadline_s
         self._waiting: list[tuple[Ask, asyncio.Future[Answer]]] = []
+        self._unanswered: set[asyncio.Future[Answer]] = set()
         self._running: set[asyncio.Task[None]] = set()
         self._abandoned: set[asyncio.Task[Sequence[Answer]]] = set()
         self._settling = False
+        self._closed = False
 
     async def sample(self, asks: Sequence[Ask]) -> Sequence[Answer]:
+        if self._closed:
+            return [self._closing()] * len(asks)
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Answer]] = [loop.create_future() for _ in asks]
+        for future in futures:
+            self._unanswered.add(future)
+            future.add_done_callback(self._unanswered.discard)
         self._waiting.extend(zip(asks, futures, strict=True))
         if not self._settling:
             self._settling = True
@@ -44,13 +53,19 @@ class Batcher:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for waiting in self._waiting:
-            waiting[1].cancel()
+        self._closed = True
+        self._waiting.clear()
+        for future in list(self._unanswered):
+            if not future.done():
+                future.set_result(self._closing())
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
         if self._abandoned:  # they were cancelled at their deadline: give them a moment, never wait for ever
             await asyncio.wait(self._abandoned, timeout=1.0)
+
+    def _closing(self) -> EngineError:
+        return EngineError(f"{type(self._sampler).__name__} was closed before it answered")
 
     def _settle(self, waiting: int) -> None:
         """Leave once a whole pass of the event loop added nothing."""
@@ -77,20 +92,18 @@ class Batcher:
     async def _call(self, batch: list[tuple[Ask, asyncio.Future[Answer]]]) -> None:
         self.calls += 1
         call = asyncio.create_task(answered(self._sampler, [ask for ask, _ in batch]))  # noqa: RUF006 (awaited below)
-        name = type(self._sampler).__name__
-        answers: Sequence[Answer] = [EngineError(f"{name} was closed before it answered")] * len(batch)
         try:
             # Not wait_for: a sampler deaf to cancellation must not hold the debates beyond their deadline.
             await asyncio.wait({call}, timeout=self._deadline_s)
-            if call.done():
-                answers = call.result()
-            else:
-                answers = [EngineError(f"{name} gave no answer within {self._deadline_s:g} s")] * len(batch)
+            answers = call.result() if call.done() else [self._late()] * len(batch)
         finally:
             if not call.done():
                 call.cancel()
                 self._abandoned.add(call)
                 call.add_done_callback(self._abandoned.discard)
-            for (_, future), answer in zip(batch, answers, strict=True):
-                if not future.done():
-                    future.set_result(answer)
+        for (_, future), answer in zip(batch, answers, strict=True):
+            if not future.done():
+                future.set_result(answer)
+
+    def _late(self) -> EngineError:
+        return EngineError(f"{type(self._sampler).__name__} gave no answer within {self._deadline_s:g} s")

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, cast
 from peergrad.debate.errors import UserError
 
 _MISSING = object()
+_FLOAT32 = 3.4028235e38
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +102,13 @@ class Field:
     def numbers(self) -> list[float]:
         """A list of finite numbers, which may be long."""
         values = self.items()
-        if set(map(type, values)) - {float} or not all(map(math.isfinite, values)):
+        if set(map(type, values)) - {float} or not all(-_FLOAT32 <= value <= _FLOAT32 for value in values):
             return [field.number() for field in self]
         return values
 
     def number(self, least: float = -math.inf) -> float:
-        if isinstance(self.value, bool) or not isinstance(self.value, int | float) or not math.isfinite(self.value):
-            self.wrong(f"{self.shown} is not a number")
+        if isinstance(self.value, bool) or not isinstance(self.value, int | float) or not abs(self.value) <= _FLOAT32:
+            self.wrong(f"{self.shown} is not a number, or too large for one")
         if self.value < least:
             self.wrong(f"{self.shown} is not possible; give {least:g} or more")
         return float(self.value)

@@ -108,15 +108,16 @@ def question(asked: Question) -> str:
     return f"Question:\n{asked.text}\n\n{_TASKS[asked.style]}"
 
 
-def sequential_task(round_: int, shown: list[int]) -> str:
-    """What a sequential agent is to do now, given which others' words it is shown (SPEC 3.3)."""
-    if not shown:
-        return _PROPOSE
-    if len(shown) == 1:
-        return (_REVIEW_ONE if round_ else _SECOND).format(other=shown[0])
+def sequential_task(round_: int, agent: int, shown: set[int]) -> str:
+    """What a sequential agent is to do now, given whose words it is shown (SPEC 3.3)."""
+    others = sorted(shown - {agent})
+    if not others:
+        return _ALONE if agent in shown else _PROPOSE
+    if len(others) == 1:
+        return (_REVIEW_ONE if round_ else _SECOND).format(other=others[0])
     if round_:
         return _REVIEW
-    names = [f"Agent {agent}" for agent in shown]
+    names = [f"Agent {other}" for other in others]
     return _LATER.format(others=", ".join(names[:-1]) + " and " + names[-1])
 
 

@@ -56,17 +56,17 @@ class Sequential(_Rules):
         turns, now = debate.turns, len(debate.turns)
         if turns and (turns[-1].parsed.error or consensus_reached(debate)):
             return []
-        round_, agent = divmod(now, self.agents)
+        round_ = debate.round(now)
         if round_ >= self.max_rounds:
             return []
-        since = 0 if self.history_rounds == -1 else max(0, round_ - self.history_rounds + 1) * self.agents
-        since = min(since, now)
+        agent = _missing(debate, round_)[0]
+        since = self.since(now)
         history = [
             f"{prompts.speaker(turn.agent, debate.round(index))}\n{quote(self._shown(turn))}"
             for index, turn in enumerate(turns[since:], since)
         ]
-        shown = sorted({turn.agent for turn in turns[since:]} - {agent})
-        parts = [prompts.question(debate.question), *history, prompts.sequential_task(round_, shown)]
+        shown = {turn.agent for turn in turns[since:]}
+        parts = [prompts.question(debate.question), *history, prompts.sequential_task(round_, agent, shown)]
         system = prompts.system(agent, self.agents, debate.question.style, full=True)
         return [
             Ask(
@@ -81,6 +81,12 @@ class Sequential(_Rules):
                 temperature=self.temperature,
             )
         ]
+
+    def since(self, turn: int) -> int:
+        """The first turn that a turn's prompt shows."""
+        if self.history_rounds == -1:
+            return 0
+        return min(turn, max(0, turn // self.agents - self.history_rounds + 1) * self.agents)
 
     def read(self, text: str, truncated: bool = False) -> Parsed:
         return contract.read(text, FULL, truncated=truncated, order=self.order, max_votes=self.max_votes)
@@ -119,14 +125,14 @@ class Parallel(_Rules):
             Ask(
                 debate=debate.id,
                 agent=agent,
-                turn=now + agent,
-                seen=now,
+                turn=now + place,
+                seen=round_ * self.agents,
                 messages=self._dialogue(debate, agent, round_, heard),
                 stop=(SHORT.stop,),
                 max_tokens=self.max_tokens,
                 temperature=self.persona(agent).temperature,
             )
-            for agent in range(self.agents)
+            for place, agent in enumerate(_missing(debate, round_))
         ]
 
     def read(self, text: str, truncated: bool = False) -> Parsed:
@@ -152,6 +158,12 @@ class Parallel(_Rules):
     def persona(self, agent: int) -> Persona:
         """The character that holds a seat."""
         return self.personas[agent % len(self.personas)]
+
+
+def _missing(debate: Debate, round_: int) -> list[int]:
+    """Who has not spoken in a round: everybody, unless a transcript breaks off within it."""
+    spoken = {turn.agent for turn in debate.turns[round_ * debate.agents :]}
+    return [agent for agent in range(debate.agents) if agent not in spoken]
 
 
 def consensus_reached(debate: Debate) -> bool:

@@ -10,16 +10,19 @@ import re
 
 MARK = "| "
 
-_NAMES = "|".join(
-    (
-        "solution|evaluation|comparison|consensus|consensus_reason|think|thinking",
-        "system|user|assistant|human|developer|model|tool|function|instructions?|inst|sys",
-        "s|bos|eos|pad|unk|start_of_turn|end_of_turn|im_start|im_end|im_sep|tool_call|tool_response",
-    )
+# Names that make a tag even where it is not closed, and common words that do only in brackets of their own.
+_OPENING = (
+    "solution|evaluation|comparison|consensus|consensus_reason|think|thinking|"
+    "start_of_turn|end_of_turn|im_start|im_end|im_sep|tool_call|tool_response|bos_token|eos_token"
 )
-_TAG = re.compile(rf"[<＜]\s*+/?\s*+(?:{_NAMES})(?:\s[^<>＜＞]{{0,200}}+)?+\s*+/?[>＞]", re.IGNORECASE)
-_SPECIAL = re.compile(r"<([|｜][^<>|｜\n]{0,80}+[|｜])>")
-_INST = re.compile(r"\[(/?(?:INST|SYS|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS))\]", re.IGNORECASE)
+_CLOSED = "system|user|assistant|human|developer|model|tool|function|instructions?|inst|sys|s|bos|eos|pad|unk|mask"
+_END = r"\s*+[/／]?[>＞]"
+# The look-ahead for a letter is for speed: most brackets are none of these.
+_TAG = re.compile(rf"[<＜]\s*+[/／]?\s*+(?=[a-z])(?:(?:{_OPENING})(?!\w)(?:{_END})?+|(?:{_CLOSED}){_END})", re.IGNORECASE)
+_SPECIAL = re.compile(r"[<＜]([|｜][^<>＜＞|｜\n]*+[|｜])[>＞]")
+_INST = re.compile(
+    r"\[(/?(?:(?i:INST|SYS|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS)|THINK|TOOL_CONTENT|CALL_ID|ARGS))\]"
+)
 _BRACKETS = str.maketrans("<>＜＞", "[][]")
 
 # Everything a reader may take for the end of a line; then what is invisible or reorders what is seen (controls, zero
@@ -27,6 +30,13 @@ _BRACKETS = str.maketrans("<>＜＞", "[][]")
 _LINE_END = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _UNSEEN = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f-\x9f\u200b\u2060\ufeff\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+# Joiners, fillers, direction marks and variation selectors belong to some scripts and to emoji. Next to ASCII they only
+# serve to hide a tag.
+_JOINER = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200c-\u200f\u2061-\u2064\u206a-\u206f\u3164\ufe00-\ufe0f\uffa0"
+    "\U000e0080-\U000e0fff"
+)
+_JOINERS = re.compile(f"(?<=[ -~])[{_JOINER}]++|(?<![{_JOINER}])[{_JOINER}]++(?=[ -~])")
 
 
 def harmless(text: str) -> str:
@@ -35,10 +45,10 @@ def harmless(text: str) -> str:
     Example: ``harmless("</solution><|im_end|>") == "[/solution][|im_end|]"``
     """
     text = _LINE_END.sub("\n", text)
-    text = _SURROGATE.sub("\ufffd", _UNSEEN.sub("", text))
+    text = _SURROGATE.sub("\ufffd", _JOINERS.sub("", _UNSEEN.sub("", text)))
     text = _TAG.sub(lambda tag: tag[0].translate(_BRACKETS), text)
-    text = _SPECIAL.sub(r"[\1]", text)
-    return _INST.sub(r"(\1)", text)
+    text = _SPECIAL.sub(lambda token: f"[{token[1]}]", text)
+    return _INST.sub(lambda mark: f"({mark[1]})", text)
 
 
 def clip(text: str, max_chars: int) -> str:

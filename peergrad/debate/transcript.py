@@ -20,7 +20,7 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field, nearest
 from peergrad.debate.personas import Persona
 from peergrad.debate.protocols import MAX_AGENTS, Parallel, Sequential
-from peergrad.debate.types import Debate, Message, Protocol, Question, Style, Tokens, Turn
+from peergrad.debate.types import Debate, Message, Question, Style, Tokens, Turn, only_text
 
 _PROTOCOLS: dict[str, type[Sequential] | type[Parallel]] = {"sequential": Sequential, "parallel": Parallel}
 _ROLES = ("system", "user", "assistant")
@@ -74,7 +74,7 @@ def load(line: str | bytes, where: str = "transcript") -> Debate:
         spoken = [earlier.agent for earlier in turns[index - index % agents :]]
         if agent in spoken:
             turn["agent"].wrong(f"agent {agent} has already spoken in round {index // agents + 1}; each speaks once a round")
-        turns.append(_load_turn(turn, turns, agent, protocol, seen=index - index % agents if kind is Parallel else index))
+        turns.append(_load_turn(turn, turns, agent, protocol))
     return Debate(name, question, protocol, tuple(turns))
 
 
@@ -93,8 +93,7 @@ def read_file(path: Path) -> Iterator[Debate]:
 def _dump_turn(debate: Debate, index: int, thin: bool) -> dict[str, Any]:
     turn = debate.turns[index]
     line: dict[str, Any] = {"agent": turn.agent, "text": turn.text, "seen": turn.seen}
-    if turn.since:
-        line["since"] = turn.since
+    line["since"] = turn.since
     if turn.truncated:
         line["truncated"] = True
     if turn.parsed.error:
@@ -144,7 +143,9 @@ def _dialogue_after(turn: Turn) -> tuple[Message, ...]:
     return (*turn.asked, Message("assistant", turn.text, turn.tokens)) if turn.asked else ()
 
 
-def _load_protocol(at: Field, kind: type[Sequential] | type[Parallel], agents: int, max_rounds: int) -> Protocol:
+def _load_protocol(
+    at: Field, kind: type[Sequential] | type[Parallel], agents: int, max_rounds: int
+) -> Sequential | Parallel:
     known = tuple(field.name for field in fields(kind) if field.name != "agents")
     settings: dict[str, Any] = {"max_rounds": max_rounds}
     for name in at.names():
@@ -166,16 +167,20 @@ def _load_protocol(at: Field, kind: type[Sequential] | type[Parallel], agents: i
     return kind(agents=agents, **settings)
 
 
-def _load_turn(at: Field, earlier: list[Turn], agent: int, protocol: Protocol, *, seen: int) -> Turn:
-    text, truncated = at["text"].text(), at.get("truncated", False).flag()
-    seen = at.get("seen", seen).whole(0, len(earlier), ": turns that existed when it was asked")
+def _load_turn(at: Field, earlier: list[Turn], agent: int, protocol: Sequential | Parallel) -> Turn:
+    text, truncated = only_text(at["text"].text()), at.get("truncated", False).flag()
+    index = len(earlier)
+    in_turn = isinstance(protocol, Sequential)
+    seen = at.get("seen", index if in_turn else index - index % protocol.agents)
+    seen = seen.whole(0, index, ": turns that existed when it was asked")
+    since = at.get("since", min(seen, protocol.since(index)) if in_turn else 0)
     return Turn(
         agent=agent,
         seen=seen,
         text=text,
         parsed=protocol.read(text, truncated),
         truncated=truncated,
-        since=at.get("since", 0).whole(0, seen, ": the first turn it was shown"),
+        since=since.whole(0, seen, ": the first turn it was shown"),
         asked=tuple(_load_messages(at.get("asked", []), earlier)),
         tokens=_load_tokens(at["tokens"].object(), earlier, text) if "tokens" in at else None,
     )

@@ -5,6 +5,7 @@ Everything here is frozen. Array names end in their axis: ``_T`` is tokens.
 
 from __future__ import annotations
 
+import re
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -122,6 +123,9 @@ class Reply:
     truncated: bool = False
     tokens: Tokens | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", only_text(self.text))
+
 
 @dataclass(frozen=True, slots=True)
 class ParseError:
@@ -174,6 +178,15 @@ class Turn:
     since: int = 0
     asked: tuple[Message, ...] = ()
     tokens: Tokens | None = None
+
+
+def only_text(text: str) -> str:
+    """Text with U+FFFD for halves of surrogate pairs, which are not text; it has as many bytes, so offsets hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return re.sub("[\ud800-\udfff]", "\ufffd", text)
+    return text
 
 
 class Protocol(typing.Protocol):

@@ -28,11 +28,16 @@ def decode(pieces: Sequence[bytes]) -> tuple[str, list[int]]:
     starts: list[int] = []
     length = 0
     for piece in pieces:
-        pending = len(decoder.getstate()[0])
-        # A character begun by earlier tokens and not continued by this one turns into U+FFFD, three bytes.
-        broken = pending and piece and not 0x80 <= piece[0] < 0xC0
-        starts.append(length + (3 if broken else pending))
+        pending = decoder.getstate()[0]
+        # A character begun by earlier tokens and not continued by this one turns into U+FFFD.
+        broken = piece and not 0x80 <= piece[0] < 0xC0
+        starts.append(length + len(pending.decode("utf-8", "replace").encode() if broken else pending))
         text.append(decoder.decode(piece))
         length += len(text[-1].encode("utf-8"))
     text.append(decoder.decode(b"", final=True))
+    length += len(text[-1].encode("utf-8"))
+    for index in reversed(range(len(pieces))):  # what has no text and comes last starts at the very end
+        if pieces[index]:
+            break
+        starts[index] = length
     return "".join(text), starts

@@ -11,6 +11,7 @@ import numpy as np
 
 from peergrad.debate.sampler import Answer
 from peergrad.debate.types import Ask, Ids, Message, Reply, Tokens
+from peergrad.engines.base import decode
 
 END = 256
 _OPENS = {"system": 257, "user": 258, "assistant": 259}
@@ -39,7 +40,7 @@ class Scripted:
         truncated = len(encoded) > ask.max_tokens
         if truncated:
             encoded = encoded[: ask.max_tokens]
-            text = encoded.astype(np.uint8).tobytes().decode("utf-8", "ignore")
+            text, _ = decode([bytes([byte]) for byte in encoded])
         if not self._tokens:
             return Reply(text, truncated)
         ids_T = encoded if truncated else np.append(encoded, np.int32(END))

@@ -64,8 +64,7 @@ class _Sequence:
         self._columns: list[tuple[Floats, Floats, Floats, Floats]] = []
 
     def extended_by(self, prompt_T: Ids) -> bool:
-        held = len(self._ids_T)
-        return held <= len(prompt_T) and np.array_equal(prompt_T[:held], self._ids_T)
+        return np.array_equal(prompt_T[: len(self._ids_T)], self._ids_T)
 
     def add(self, turn: int, tokens: Tokens, credit_T: Floats) -> None:
         seen, said = len(tokens.prompt_T) - len(self._ids_T), len(tokens.ids_T)

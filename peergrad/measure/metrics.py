@@ -13,16 +13,17 @@ from peergrad.debate.types import Debate, Question
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import Array
 from peergrad.reward.pairwise import SCORES
-from peergrad.reward.rewards import Reward, Scored
+from peergrad.reward.rewards import Scored
 from peergrad.tasks.base import UNANSWERED, Grade
 
 Metrics = dict[str, float]
 
 
-def debate_metrics(batch: Sequence[Scored], reward: Reward) -> Metrics:
+def debate_metrics(batch: Sequence[Scored]) -> Metrics:
     """Votes, rewards, form and lengths. An episode is one agent's part in one debate; means are over what the name says."""
     if not batch:
         return {}
+    reward = batch[0].streams[0].name
     returns = [agent_returns(scored) for scored in batch]
     turns = [(scored.debate, index) for scored in batch for index in range(len(scored.debate.turns))]
     counts = [scored.tally.counts for scored in batch]
@@ -50,7 +51,7 @@ def debate_metrics(batch: Sequence[Scored], reward: Reward) -> Metrics:
             "round": float(np.mean([debate.round(index) + 1 for debate, index in turns])),
             "parse_error": float(np.mean([debate.turns[index].parsed.error is not None for debate, index in turns])),
         }
-    if reward != "streams":
+    if reward in SCORES:
         scores = [SCORES[reward](scored.debate.agents, scored.tally.votes) for scored in batch]
         metrics["pairwise_reward"] = float(np.mean(np.concatenate(scores)))  # without step rewards
     for name in ("gen", "judge"):

@@ -12,8 +12,8 @@ from peergrad.reward.streams import (
     Consensus,
     Unjudged,
     consensus_alignment,
+    contract_penalty,
     default_consensus,
-    format_penalty,
     soft_vote_ratio,
 )
 from peergrad.reward.tally import Ballots, SelfVotes, Tally, tally
@@ -66,7 +66,7 @@ def score(debate: Debate, rules: RewardRules | None = None) -> Scored:
             consensus_alignment(debate, tallied, consensus=consensus, weight=rules.lambda_judge),
         ]
         if rules.format_penalty:
-            streams.append(format_penalty(debate, tallied))
+            streams.append(contract_penalty(debate, tallied))
     else:
         scores = pairwise.SCORES[rules.reward](debate.agents, tallied.votes)
         streams = [pairwise.returns(debate, tallied, rules.reward, scores)]

@@ -6,7 +6,7 @@ from typing import Literal
 
 from peergrad.debate.types import Debate
 from peergrad.reward.stream import Stream
-from peergrad.reward.tally import Tally, Vote, vote_due
+from peergrad.reward.tally import Tally, Vote
 
 Consensus = Literal["all", "others"]
 Unjudged = Literal["skip", "literal"]
@@ -28,31 +28,31 @@ def soft_vote_ratio(debate: Debate, tallied: Tally, *, unjudged: Unjudged = "ski
 
 def consensus_alignment(debate: Debate, tallied: Tally, *, consensus: Consensus, weight: float = 1.0) -> Stream:
     """Judge reward: the mean over a turn's votes of +1 for going with the consensus on the pair, -1 against, 0 at a tie."""
-    on_pair: dict[frozenset[int], list[Vote]] = {}
-    for vote in tallied.votes:
+    on_pair: dict[frozenset[int], list[int]] = {}
+    cast: dict[tuple[int, frozenset[int]], list[int]] = {}
+    for index, vote in enumerate(tallied.votes):
         if vote.judged:
-            on_pair.setdefault(frozenset((vote.a, vote.b)), []).append(vote)
+            pair = frozenset((vote.a, vote.b))
+            on_pair.setdefault(pair, []).append(index)
+            cast.setdefault((vote.turn, pair), []).append(index)
     agreements: list[list[float]] = [[] for _ in debate.turns]
     why: list[set[int]] = [set() for _ in debate.turns]
-    indices = {id(vote): index for index, vote in enumerate(tallied.votes)}
-    for vote in tallied.votes:
-        jury = on_pair.get(frozenset((vote.a, vote.b)), []) if vote.judged else []
-        if consensus == "others":
-            jury = [other for other in jury if other.author != vote.author]
-        if not jury:
-            continue
-        agreements[vote.turn].append(_agreement(vote, jury))
-        why[vote.turn].update(indices[id(other)] for other in (vote, *jury))
+    for (turn, pair), own in cast.items():
+        author = debate.turns[turn].agent
+        jury = [i for i in on_pair[pair] if consensus == "all" or tallied.votes[i].author != author]
+        if jury:
+            low = min(pair)
+            lead = sum(1 if tallied.votes[i].a == low else -1 for i in jury if tallied.votes[i].op == ">")
+            agreements[turn] += [_agreement(tallied.votes[i], lead if tallied.votes[i].a == low else -lead) for i in own]
+            why[turn].update(own, jury)
     values = tuple(sum(agreed) / len(agreed) if agreed else None for agreed in agreements)
     return Stream("judge", "turn", values, ("comparison",), weight, tuple(tuple(sorted(w)) for w in why))
 
 
-def format_penalty(debate: Debate, tallied: Tally) -> Stream:
+def contract_penalty(debate: Debate, tallied: Tally) -> Stream:
     """-1 on an unreadable turn, -0.5 on one without a valid vote when one was due, else 0; on all of the turn's tokens."""
-    voted = {vote.turn for vote in tallied.votes if vote.judged}
     values = tuple(
-        -1.0 if turn.parsed.error else -0.5 if vote_due(debate, turn) and index not in voted else 0.0
-        for index, turn in enumerate(debate.turns)
+        -1.0 if turn.parsed.error else -0.5 if index in tallied.missing else 0.0 for index, turn in enumerate(debate.turns)
     )
     return Stream("format", "turn", values, None, 1.0, ((),) * len(values))
 
@@ -62,9 +62,8 @@ def default_consensus(agents: int) -> Consensus:
     return "others" if agents >= 4 else "all"
 
 
-def _agreement(vote: Vote, jury: list[Vote]) -> float:
-    """Whether a vote goes with the majority of the jury: the sign of votes for its ``a`` less votes for its ``b``."""
-    margin = sum((other.a == vote.a) - (other.a == vote.b) for other in jury if other.op == ">")
-    if margin == 0:
+def _agreement(vote: Vote, lead: int) -> float:
+    """Whether a vote goes with the majority, given by how many votes its ``a`` leads its ``b``."""
+    if lead == 0:
         return 0.0
-    return 1.0 if vote.op == ">" and margin > 0 else -1.0
+    return 1.0 if vote.op == ">" and lead > 0 else -1.0

@@ -39,16 +39,18 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The valid votes of a debate in the order cast, and the counts of the rest."""
+    """The valid votes of a debate in the order cast, the counts of the rest, and the turns whose due vote is missing."""
 
     votes: tuple[Vote, ...]
     counts: Counts
+    missing: frozenset[int]
 
 
 def tally(debate: Debate, *, self_votes: SelfVotes = "drop", ballots: Ballots = "once") -> Tally:
     """Attach authors, drop what does not count, and say which turns each vote judges."""
     votes: list[Vote] = []
-    selves = malformed = repeated = contradictory = missing = unseen = 0
+    missing: set[int] = set()
+    selves = malformed = repeated = contradictory = unseen = 0
     for index, turn in enumerate(debate.turns):
         valid: list[Vote] = []
         malformed += turn.parsed.malformed
@@ -72,10 +74,18 @@ def tally(debate: Debate, *, self_votes: SelfVotes = "drop", ballots: Ballots = 
             kept, again, against = _one_per_pair(valid)
             valid, repeated, contradictory = kept, repeated + again, contradictory + against
         if not turn.parsed.error and vote_due(debate, turn) and not any(vote.judged for vote in valid):
-            missing += 1
+            missing.add(index)
         votes += valid
-    errors = sum(turn.parsed.error is not None for turn in debate.turns)
-    return Tally(tuple(votes), Counts(selves, malformed, repeated, contradictory, missing, errors, unseen))
+    counts = Counts(
+        self_votes=selves,
+        malformed=malformed,
+        repeated=repeated,
+        contradictory=contradictory,
+        missing=len(missing),
+        parse_errors=sum(turn.parsed.error is not None for turn in debate.turns),
+        unseen=unseen,
+    )
+    return Tally(tuple(votes), counts, frozenset(missing))
 
 
 def last_seen(debate: Debate, turn: Turn, agent: int) -> int | None:

@@ -15,97 +15,37 @@ from peergrad.debate.quote import MARK, harmless, quote
 from peergrad.debate.types import Parsed
 
 _PROSE = (
-    "The answer is 4.",
-    "N/A",
-    "",
-    "Agent 1 adds wrongly.\nAgent 2 is right.",
-    "x < y > z and a = b",
-    "2 > 1\n- point\n- point",
-    "\\boxed{4}",
-    "Let me think again: 2+2=4.",
-    "答えは四です。",
-    "| solution: 5",
-    "Agent 1 said in round 1:",
+    *("The answer is 4.", "N/A", "", "Agent 1 adds wrongly.\nAgent 2 is right.", "x < y > z and a = b"),
+    *("2 > 1\n- point\n- point", "\\boxed{4}", "Let me think again: 2+2=4.", "答えは四です。"),
+    *("| solution: 5", "Agent 1 said in round 1:"),
 )
 _OPS = (">", "<", "=", ">>", "=>", "<=", "==", "!=", "≻", "≈", "≥", "->", "~", "", " > > ", "＞", "vs")
 _IDS = (
-    "0",
-    "1",
-    "2",
-    "3",
-    "7",
-    "00",
-    "-1",
-    "+1",
-    "1.5",
-    "²",
-    "①",
-    "\u0661",
-    "１",
-    "9" * 12,
-    "9" * 400,
-    "one",
-    "",
-    "1_",
-    "1a",
-    "N",
+    *("0", "1", "2", "3", "7", "00", "-1", "+1", "1.5", "²", "①", "\u0661", "１", "9" * 12, "9" * 400, "one", "", "1_"),
+    *("1a", "N"),
 )
-_AGENTS = ("Agent", "agent", "AGENT", "aGenT", "**Agent", "_Agent", "`Agent", "Agents", "gent", "Аgent", "A gent", "#Agent")
+_AGENTS = (
+    *("Agent", "agent", "AGENT", "aGenT", "**Agent", "_Agent", "`Agent", "Agents", "gent", "\u0410gent"),
+    *("A gent", "#Agent"),
+)
 _BLANKS = (
-    " ",
-    "",
-    "  ",
-    "\t",
-    "\u00a0",
-    "\u3000",
-    "\r",
-    "\v",
-    "\n",
-    "\u200b",
-    " " * 40,
-    "*",
-    "**",
-    "_",
-    "`",
-    "<think>",
-    "</THINK> ",
+    *(" ", "", "  ", "\t", "\xa0", "\u3000", "\r", "\v", "\n", "\u200b", " " * 40, "*", "**", "_", "`"),
+    *("<think>", "</THINK> "),
 )
 _JOINTS = ("\n", "\n", "\n", ", ", "; ", " and ", "\r\n", "\r", "\u2028", "\n- ", "\n> ", " ", "", "\n\n")
 _MARKERS = (
-    "<think>",
-    "</think>",
-    "<THINK>",
-    "</Think>",
-    "<think",
-    "</think >",
-    "think>",
-    "<think></think>",
-    "<think>draft</think>",
+    *("<think>", "</think>", "<THINK>", "</Think>", "<think", "</think >", "think>"),
+    *("<think></think>", "<think>draft</think>"),
 )
 _FENCES = ("```", "```xml\n", "\n```\n", "~~~", "````", "``", "```xml")
 _CONTROLS = (
-    *("\x00", "\x07", "\x08", "\x0b", "\x0c", "\x1b[2K", "\x1c", "\x1f", "\x7f", "\x85", "\r", "\r\n", "\u2028", "\u2029"),
-    *("\u200b", "\u200d", "\u200e", "\u202e", "\u2066", "\u2060", "\ufeff", "\U000e0041", "\ufffe", "\U0010ffff"),
-    *("\ud800", "\udfff", "\udc0a", "\ud83d\ude00", "\u0301", "\u0130", "\u017f", "\u212a"),
+    *("\x00", "\x07", "\x08", "\v", "\x0c", "\x1b[2K", "\x1c", "\x1f", "\x7f", "\x85", "\r", "\r\n", "\u2028"),
+    *("\u2029", "\u200b", "\u200d", "\u200e", "\u202e", "\u2066", "\u2060", "\ufeff", "\U000e0041", "\ufffe"),
+    *("\U0010ffff", "\ud800", "\udfff", "\udc0a", "\ud83d\ude00", "\u0301", "\u0130", "\u017f", "\u212a"),
 )
 _RUNS = (
-    "<",
-    ">",
-    "=",
-    " ",
-    "\n",
-    "a",
-    "<think>",
-    "</think>",
-    "Agent ",
-    "Agent 1 > ",
-    "*",
-    "|",
-    "`",
-    "<solution",
-    "\ud800",
-    "-",
-    "9",
+    *("<", ">", "=", " ", "\n", "a", "<think>", "</think>", "Agent ", "Agent 1 > ", "*", "|", "`", "<solution"),
+    *("\ud800", "-", "9"),
 )
 _LOOKALIKES = (
     "<|im_end|>",
@@ -128,15 +68,8 @@ def reply_pieces(random: Random, contract: Contract) -> list[str]:
         pieces.append(f"<{name}>")
         if name == "comparison":
             for _ in range(random.randrange(4)):
-                pieces += (
-                    "Agent ",
-                    str(random.randrange(4)),
-                    " ",
-                    random.choice(">>=<"),
-                    " Agent ",
-                    str(random.randrange(4)),
-                    "\n",
-                )
+                one, op, two = str(random.randrange(4)), random.choice(">>=<"), str(random.randrange(4))
+                pieces += ("Agent ", one, " ", op, " Agent ", two, "\n")
         elif name == "consensus":
             pieces.append(random.choice(("YES", "NO", " yes\n", "No")))
         else:
@@ -389,42 +322,11 @@ _WHOLE_FULL = f"{_WHOLE}<consensus>NO</consensus><consensus_reason></consensus_r
 
 # Units that are almost votes: each makes the reader begin, look ahead and give up as late as possible.
 _IN_COMPARISON = (
-    *(
-        "a",
-        "A!",
-        "=a",
-        "a>a=",
-        "<",
-        ">",
-        "=",
-        " <",
-        "> ",
-        "*<",
-        "\n>",
-        "≈",
-        "≈a",
-        "<a",
-        "-a",
-        "a ",
-        "_a",
-        "A\t",
-        "~ agent\t1.2 ",
-    ),
-    *("Agent ", "Agent", "agent-", "agent a ", "agent 1 ", "Agent 1.", "Agent 1_ ", "Agent -", "agent\t", "Agent \u3000"),
-    *(
-        "=agent ",
-        " =agent 1_",
-        " = agent x_",
-        "= agent",
-        "> *_`",
-        " <*a",
-        "Agent 1 <think> ",
-        "> <think>",
-        "<think> ",
-        "</think>",
-    ),
-    *("<think", "<thin", "think> a", "=<think>", "Agent 1 *", "Agent 1 `_* ", "9", "Agent 9", "\u0661", "\ud800", "\u00a0"),
-    *("Agent 1 > ", "Agent 1 > Agent 2\n", "Agent 1 > Agent x ", "> Agent 1\n", "\n> Agent 1", "Agent 1 >>>> "),
+    *("a", "A!", "=a", "a>a=", "<", ">", "=", " <", "> ", "*<", "\n>", "≈", "≈a", "<a", "-a", "_a", "~ agent\t1.2 "),
+    *("Agent ", "agent-", "agent a ", "agent 1 ", "Agent 1.", "Agent 1_ ", "Agent -", "Agent \u3000", "=agent "),
+    *(" =agent 1_", " = agent x_", "= agent", "> *_`", " <*a", "Agent 1 <think> ", "> <think>", "<think> "),
+    *("</think>", "<think", "think> a", "=<think>", "Agent 1 *", "Agent 1 `_* ", "Agent 9", "\ud800", "Agent 1 > "),
+    *("Agent 1 > Agent 2\n", "Agent 1 > Agent x ", "> Agent 1\n", "\n> Agent 1", "Agent 1 >>>> "),
 )
 # One long run behind one beginning, or between two: quadratic if the run were tried again from each of its characters.
 _LONG_RUNS = (
@@ -441,92 +343,15 @@ _LONG_RUNS = (
     ("Agent", " ", "1 > Agent 2"),
 )
 _WHOLE_TEXTS = (
-    *("<", "</", "<s", "<solution", "</solution", "<consensus_reason", "</consensus_reason", "<consensus", "<solution>"),
-    *(
-        "</solution><solution>",
-        "<think>",
-        "</think>",
-        "</thin",
-        _WHOLE,
-        f"{_WHOLE}</think>",
-        f"<think>{_WHOLE_FULL}</think>",
-    ),
-    *(
-        "<comparison></comparison>",
-        "<solution><evaluation><comparison>",
-        "</consensus_reason>",
-        "`",
-        "x",
-        "\n",
-        "\U0001f600",
-    ),
+    *("<", "</", "<s", "<solution", "</solution", "<consensus_reason", "</consensus_reason", "<consensus"),
+    *("<solution>", "</solution><solution>", "<think>", "</think>", "</thin", _WHOLE, f"{_WHOLE}</think>"),
+    *(f"<think>{_WHOLE_FULL}</think>", "<comparison></comparison>", "<solution><evaluation><comparison>"),
+    *("</consensus_reason>", "`", "x", "\n", "😀"),
 )
 _QUOTED = (
-    *(
-        "<",
-        "</",
-        "< ",
-        "<\n",
-        "< /",
-        "<<<s",
-        "<s",
-        "<s ",
-        "<s\t\t",
-        "<s>",
-        "</s>",
-        "<s x",
-        "<si<",
-        "<sc<",
-        "<t",
-        "<consensus_reaso",
-    ),
-    *(
-        "<consensus_reason",
-        "<solution ",
-        "<solution\n",
-        "<solution x",
-        "<solution>",
-        "<think ",
-        "<S",
-        "＜",
-        "＜s＞",
-        "＜ ",
-        "<|",
-        "<||",
-    ),
-    *(
-        "<||>",
-        "<|a",
-        "<|s|>",
-        "<｜a｜>",
-        "<|<",
-        "|",
-        "[",
-        "[/",
-        "[INST",
-        "[INST]",
-        "[/INST]",
-        "[AVAILABLE_TOOLS",
-        "<inst>",
-        "<INST>",
-    ),
-    *(
-        "\n",
-        "\r",
-        "\r\n",
-        "\x85",
-        "\u2028",
-        "\x00",
-        "\r\x00",
-        "\u200b",
-        "\ufeff<",
-        "<\x00",
-        "\ud800",
-        "\U000e0041",
-        "/<<<",
-        "x",
-        "é<",
-    ),
+    *("<", "</", "< ", "<<<s", "<s", "<s ", "<s>", "<s x", "<si<", "<consensus_reason", "<solution ", "<solution\n"),
+    *("<solution>", "＜", "＜s＞", "<|", "<||>", "<|a", "<|s|>", "<｜a｜>", "[", "[INST", "[INST]", "[AVAILABLE_TOOLS"),
+    *("<inst>", "\n", "\r", "\r\n", "\u2028", "\x00", "\u200b", "<\x00", "\ud800", "\U000e0041"),
     *("<solution " + "x" * 199, "<solution " + "x" * 200, "<solution" + " " * 201, "<|" + "x" * 79, "<|" + "x" * 81),
 )
 _QUOTED_RUNS = (("<", " ", ""), ("<s", " ", ""), ("<s ", "x", ">"), ("<|", "a", "|>"), ("</", "\n", "s>"), ("<s/", "/", ">"))
@@ -535,7 +360,7 @@ FAMILIES: list[Family] = [
     *(Family(f"comparison {unit!r}", _read_short, unit, _HEAD, _TAIL) for unit in _IN_COMPARISON),
     *(Family(f"comparison {a!r} {run!r} {b!r}", _read_short, run, _HEAD + a, b + _TAIL) for a, run, b in _LONG_RUNS),
     *(Family(f"text {unit!r}", _read_full, unit) for unit in _WHOLE_TEXTS),
-    *(Family(f"text {unit!r} then a reply", _read_full, unit, "", f"</think>{_WHOLE_FULL}") for unit in _WHOLE_TEXTS[:16]),
+    *(Family(f"text {unit!r} then a reply", _read_full, unit, "", f"</think>{_WHOLE_FULL}") for unit in _WHOLE_TEXTS[:9]),
     Family("text reply then '</think>' then reply", _read_full, "</think>", _WHOLE_FULL, _WHOLE_FULL),
     Family(
         "text consensus of '<think>'",
@@ -547,5 +372,4 @@ FAMILIES: list[Family] = [
     *(Family(f"quote {unit!r}", _quote, unit) for unit in _QUOTED),
     *(Family(f"quote {a!r} {run!r} {b!r}", _quote, run, a, b) for a, run, b in _QUOTED_RUNS),
     Family("harmless '<s>'", harmless, "<s>"),
-    Family("harmless '<inst>'", harmless, "<inst>"),
 ]

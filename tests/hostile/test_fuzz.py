@@ -10,7 +10,7 @@ import pytest
 
 from peergrad.debate import contract
 from peergrad.debate.contract import FULL, SHORT, read
-from tests.hostile.corpus import ATTEMPTS, GAPS
+from tests.hostile.corpus import ATTEMPTS
 from tests.hostile.fuzz import FAMILIES, Family, check, replies
 
 COUNT = 20_000
@@ -45,7 +45,7 @@ def test_mutated_replies_keep_the_rules():
 
 
 def test_the_corpus_keeps_the_rules():
-    for text in (*(attempt.text for attempt in ATTEMPTS), *(attempt.short for attempt in ATTEMPTS), *GAPS.values()):
+    for text in (*(attempt.text for attempt in ATTEMPTS), *(attempt.short for attempt in ATTEMPTS)):
         check(text)
 
 
@@ -111,7 +111,7 @@ def test_time_is_linear(family):  # SPEC 1.7
 
 def test_the_clock_notices_a_quadratic_reader():
     def quadratic(text: str) -> None:
-        for at in range(0, len(text), 1_000):
+        for at in range(0, len(text), 500):
             text[at:].count("<solution>")
 
     assert ratio(Family("quadratic", quadratic, "x")) > 3

@@ -99,6 +99,9 @@ def test_1_7_reading_is_linear_bounded_and_never_raises():  # SPEC 1.7
     lines = "\n".join(f"Agent {i} > Agent {i + 1}" for i in range(100))
     assert len(read(short(lines), SHORT).votes) == 64
     assert len(read(short(lines), SHORT, max_votes=5).votes) == 5
+    stuffed = "Agent 0 > Agent 1\n" * 900 + "Agent 0 > Agent 2\n" + "Agent 1 >> Agent 2\n" * 50 + "Agent 2 > Agent 1"
+    votes = read(short(stuffed), SHORT).votes  # said again gives way to said first
+    assert (len(votes), votes[-2:]) == (64, ((0, ">", 2), (2, ">", 1)))
     for text in ["\ud800", "\x00" * 9, "Agent 1 > Agent " + "9" * 5000, "<solution>" * 999]:
         read(short(text), SHORT)
         read(text, FULL)

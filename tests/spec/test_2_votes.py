@@ -36,6 +36,8 @@ def test_2_1_lines_are_votes():  # SPEC 2.1
         ("> Agent 0 > Agent 1", [(0, ">", 1)]),
         ("**Agent 0** > **Agent 1**", [(0, ">", 1)]),
         ("**Agent 0 > Agent 1**", [(0, ">", 1)]),
+        ("__Agent 0__ > Agent **1**", [(0, ">", 1)]),
+        ("<b>Agent 0 > Agent 1, I think", [(0, ">", 1)]),
         ("Agent 0 > Agent 1, Agent 1 = Agent 2; and Agent 0 > Agent 2.", [(0, ">", 1), (1, "=", 2), (0, ">", 2)]),
         ("Agent 2 > Agent 0 > Agent 1", [(2, ">", 0), (0, ">", 1)]),
         ("Agent 2 < Agent 0 = Agent 1", [(0, ">", 2), (0, "=", 1)]),

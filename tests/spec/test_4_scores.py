@@ -43,6 +43,13 @@ def test_4_2_and_4_3_count_unseen_votes_only_literally():  # SPEC 2.7
     assert values(early, "win_rate") == (0, 0, 0)
     assert values(early, "win_rate", ballots="literal") == (0, 1, 0)
     assert values(early, "gen", ballots="literal") == values(early, "judge", ballots="literal") == (None,) * 3
+    # An unseen vote has no part in a consensus, nor is it the vote that was due.
+    both = parallel(4, ["N/A", "N/A", "Agent 0 > Agent 1", "N/A"], ["N/A", "N/A", "N/A", "Agent 1 > Agent 0"])
+    assert values(both, "judge", ballots="literal", consensus="all") == (None,) * 7 + (1,)
+    assert values(both, "judge", ballots="literal", consensus="others") == (None,) * 8
+    assert values(both, "gen", ballots="literal")[:2] == (-1, 1)
+    hidden = sequential(3, "N/A", "N/A", "Agent 0 > Agent 2", self_votes="keep")
+    assert values(hidden, "format", ballots="literal", self_votes="keep") == (0, 0, -0.5)
 
 
 def test_4_4_returns_add_step_rewards():  # SPEC 4.4

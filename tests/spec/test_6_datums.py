@@ -95,6 +95,8 @@ def test_6_5_bytes_decide_which_token_is_where():  # SPEC 6.5
     # The second token holds the end of the solution and the start of the evaluation: its first byte is the solution's.
     assert where == {"solution": slice(0, 2), "evaluation": slice(2, 3), "comparison": slice(3, 4)}
     assert decode([b"a\xe2", b"b", b"\x82", b"\xf0\x9f", b"\x98\x80c"]) == ("a\ufffdb\ufffd😀c", [0, 4, 5, 8, 10])
+    assert decode([b"\xed\xa0", b"<"]) == ("\ufffd\ufffd<", [0, 6])
+    assert decode([b"a\xe2", b"", b""]) == ("a\ufffd", [0, 4, 4])
 
 
 @pytest.mark.parametrize("protocol", [Parallel(agents=3, max_rounds=3), Sequential(agents=3, history_rounds=1)])

@@ -129,9 +129,12 @@ def test_7_5_guards():  # SPEC 7.5
         asyncio.run(go())
     assert [step.stats.skipped for step in seen] == [True] * 3
     assert np.array_equal(trainer.logits, before)
+    assert [what for what, _ in trainer.log].count("sampler") == 1  # nothing was learned, so the sampler is not renewed
     stats = ratio_stats(np.log([0.5, 8.0, 99.0]), np.zeros(3), np.array([1, 1, 0]))
     assert stats["optim/ratio/max"] == pytest.approx(8)
     assert stats["optim/ratio/min"] == pytest.approx(0.5)
+    assert stats["optim/ratio/mean"] == pytest.approx(4.25)
+    assert stats["optim/ratio/p99"] == pytest.approx(0.5 + 0.99 * 7.5)
     assert ratio_stats(NEW, OLD, np.zeros(40)) == {}
 
 

@@ -28,7 +28,7 @@ def exact(question, solution):
 def test_8_1_debate_and_optimiser_metrics():  # SPEC 8.1
     rules = RewardRules(reward="win_rate")
     aborted = sequential(3, "N/A", None)
-    metrics = debate_metrics([score(CIRCLE, rules), score(aborted, rules)], "win_rate")
+    metrics = debate_metrics([score(CIRCLE, rules), score(aborted, rules)])
     assert metrics["pairwise_reward"] == pytest.approx((0.5 + 0.75 + 0 + 0 + 0 + 0) / 6)
     assert (metrics["pairwise_reward_is_win_rate"], metrics["pairwise_reward_is_win_minus_loss"]) == (1, 0)
     assert metrics["pairwise_total_votes"] == 1  # two and none
@@ -43,9 +43,13 @@ def test_8_1_debate_and_optimiser_metrics():  # SPEC 8.1
     assert metrics["env/all/reward/total"] == pytest.approx((0.5 + 0.75 + 0 + 0 - 1 + 0) / 6)
     assert metrics["env/all/by_group/frac_mixed"] == 1
     assert "env/all/ac_tokens_per_turn" not in metrics  # no tokens were kept
+    five = parallel(5, ["N/A"] * 5, ["N/A", "N/A", "Agent 0 > Agent 1", "Agent 0 > Agent 1", "N/A"])
+    mixed = debate_metrics([score(CIRCLE, rules), score(five, rules), score(aborted, rules)])
+    assert mixed["pairwise_total_votes"] == pytest.approx((3 * 2 + 5 * 2 + 3 * 0) / 11)  # a mean over agents
+    assert mixed["pairwise_any_votes"] == pytest.approx(8 / 11)
     agreed = played(Sequential(agents=2, max_rounds=3), lambda ask: full(consensus="YES"))
     tokens = [turn.tokens for turn in agreed.turns]
-    metrics = debate_metrics([score(agreed, rules)], "win_rate")
+    metrics = debate_metrics([score(agreed, rules)])
     assert metrics["consensus_reached"] == 0.5
     assert metrics["env/all/by_group/frac_mixed"] == 0
     assert metrics["env/all/ac_tokens_per_turn"] == np.mean([len(t.ids_T) for t in tokens])
@@ -60,7 +64,7 @@ def test_8_1_debate_and_optimiser_metrics():  # SPEC 8.1
 
 
 def test_8_2_stream_metrics():  # SPEC 8.2
-    metrics = debate_metrics([score(CIRCLE)], "streams")
+    metrics = debate_metrics([score(CIRCLE)])
     assert metrics["v2/total_votes"] == 2
     assert metrics["v2/missing_comparisons"] == 1  # agent 1 named nobody that exists
     assert metrics["v2/comparison_lines_invalid"] == 1
@@ -68,7 +72,7 @@ def test_8_2_stream_metrics():  # SPEC 8.2
     assert metrics["reward/gen/mean"] == pytest.approx(np.mean(gen))
     assert metrics["reward/gen/std"] == pytest.approx(np.std(gen))
     assert (metrics["reward/judge/mean"], metrics["reward/judge/std"]) == pytest.approx((0.5, 0.5))
-    assert debate_metrics([], "streams") == {}
+    assert debate_metrics([]) == {}
 
 
 def test_8_3_answers():  # SPEC 8.3

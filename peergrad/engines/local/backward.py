@@ -1,0 +1,131 @@
+"""Loss and gradient of a batch of datums, in micro-batches that fit into memory.
+
+Sequences are packed end to end, each attending to itself alone, so nothing is padded. The vocabulary is looked at only
+where a token was sampled, a chunk at a time: the loss is a sum over tokens, so its gradient with respect to the hidden
+states can be had chunk by chunk, and then goes back through the layers once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from peergrad.engines.local.decoder import Attend, Decoder
+from peergrad.engines.local.lora import Lora
+from peergrad.engines.local.losses import token_losses
+from peergrad.learn.datums import Datum
+from peergrad.learn.losses import LossName
+
+_CHUNK = 2048
+
+
+@dataclass(frozen=True, eq=False)
+class Gradient:
+    """The summed loss, its gradient by name, and per datum the policy's log-probabilities of what was sampled, else 0."""
+
+    loss: float
+    by_name: dict[str, Tensor]
+    logprobs: list[np.ndarray]
+
+
+def gradient(decoder: Decoder, lora: Lora, data: Sequence[Datum], loss: LossName, tokens: int) -> Gradient:
+    """Loss and gradient over all data, in micro-batches of at most ``tokens`` tokens; out of memory halves them."""
+    total = {name: torch.zeros_like(weight) for name, weight in lora.weights.items()}
+    logprobs: list[np.ndarray | None] = [None] * len(data)
+    value = 0.0
+    waiting = micro_batches([len(datum) for datum in data], tokens)
+    while waiting:
+        indices = waiting.pop(0)
+        try:
+            part, grads, found = _micro_batch(decoder, lora, [data[i] for i in indices], loss)
+        except torch.OutOfMemoryError:
+            if len(indices) == 1:
+                raise
+            torch.cuda.empty_cache()
+            half = len(indices) // 2
+            waiting[:0] = [indices[:half], indices[half:]]
+            continue
+        value += part
+        for sum_, grad in zip(total.values(), grads, strict=True):
+            sum_ += grad
+        for index, array in zip(indices, found, strict=True):
+            logprobs[index] = array
+    return Gradient(value, total, [array for array in logprobs if array is not None])
+
+
+def micro_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
+    """Indices in batches of at most ``tokens`` tokens, longest first; a longer one is a batch of its own."""
+    batches: list[list[int]] = []
+    room: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        fits = next((b for b, left in enumerate(room) if left >= lengths[index]), None)
+        if fits is None:
+            batches.append([index])
+            room.append(tokens - lengths[index])
+        else:
+            batches[fits].append(index)
+            room[fits] -= lengths[index]
+    return batches
+
+
+def _micro_batch(
+    decoder: Decoder, lora: Lora, data: Sequence[Datum], loss: LossName
+) -> tuple[float, tuple[Tensor, ...], list[np.ndarray]]:
+    device = decoder.device
+    lengths = [len(datum) for datum in data]
+    decoder.grow_rotations(max(lengths))
+
+    def packed(arrays: Sequence[np.ndarray], dtype: torch.dtype) -> Tensor:
+        return torch.from_numpy(np.concatenate(arrays)).to(device, dtype)
+
+    ids = packed([datum.inputs_T for datum in data], torch.int64)
+    positions = torch.cat([torch.arange(length, device=device) for length in lengths])
+    sampled_T = np.concatenate([datum.mask_T for datum in data]) > 0
+    where = torch.from_numpy(np.flatnonzero(sampled_T)).to(device)
+    columns = [
+        packed([getattr(datum, name) for datum in data], dtype)[where]
+        for name, dtype in (
+            ("targets_T", torch.int64),
+            ("logprobs_T", torch.float32),
+            ("advantages_T", torch.float32),
+            ("temperatures_T", torch.float32),
+        )
+    ]
+    hidden = decoder.hidden(ids, positions, _packed_attention(lengths), lora.adapter())[where]
+    back = torch.empty_like(hidden)
+    value = 0.0
+    found: list[Tensor] = []
+    for start in range(0, len(where), _CHUNK):
+        chunk = slice(start, start + _CHUNK)
+        targets, old, advantages, temperatures = (column[chunk] for column in columns)
+        part = hidden[chunk].detach().requires_grad_()
+        scores = decoder.logits(part) / temperatures[:, None]
+        logprobs = scores.gather(1, targets[:, None])[:, 0] - scores.logsumexp(-1)
+        sum_ = token_losses(loss, logprobs, old, advantages).sum()
+        (back[chunk],) = torch.autograd.grad(sum_, part)
+        value += sum_.item()
+        found.append(logprobs.detach())
+    grads = torch.autograd.grad(hidden, list(lora.weights.values()), back)
+    everywhere = np.zeros(len(sampled_T), np.float32)
+    everywhere[sampled_T] = torch.cat(found).cpu().numpy() if found else 0.0
+    return value, grads, np.split(everywhere, np.cumsum(lengths)[:-1])
+
+
+def _packed_attention(lengths: Sequence[int]) -> Attend:
+    """Each sequence attends to itself, causally."""
+
+    def attend(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        groups = q.shape[-2] // k.shape[-2]
+        outputs: list[Tensor] = []
+        for q1, k1, v1 in zip(*(x.split(list(lengths)) for x in (q, k, v)), strict=True):
+            q1, k1, v1 = (x.transpose(0, 1)[None] for x in (q1, k1, v1))
+            k1, v1 = (x.repeat_interleave(groups, 1) for x in (k1, v1))
+            outputs.append(F.scaled_dot_product_attention(q1, k1, v1, is_causal=True)[0].transpose(0, 1).flatten(1))
+        return torch.cat(outputs)
+
+    return attend

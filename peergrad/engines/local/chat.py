@@ -1,0 +1,138 @@
+"""A tokenizer and its chat template: messages to tokens, and tokens to text with byte offsets.
+
+A conversation is never rendered twice. The prompt after an agent's own reply is the prompt and reply it was sampled with,
+token by token, and then what the template puts after an assistant's words (SPEC 3.7). So no template can drop or rewrite
+what was said. The words inside messages are text: special tokens in them stay text (SPEC 3.8).
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from peergrad.debate.errors import UserError
+from peergrad.debate.types import Ids, Message
+from peergrad.engines.base import decode
+
+# Stands for a message's words while the template is rendered: private-use characters, which no template looks for.
+_HOLE = "\ue000{}\ue001"
+_HOLES = re.compile("\ue000(\\d+)\ue001")
+
+
+class Chat:
+    """Turns messages into prompts and sampled tokens into text, for one tokenizer."""
+
+    def __init__(self, tokenizer: Any, ends: Sequence[int] = ()) -> None:
+        if not getattr(tokenizer, "chat_template", None):
+            raise UserError("model: its tokenizer has no chat template; use an instruction-tuned model")
+        self._tokenizer = tokenizer
+        self._plain = copy.deepcopy(tokenizer.backend_tokenizer)
+        self._plain.no_truncation()
+        self._plain.no_padding()
+        self._plain.encode_special_tokens = True
+        added = tokenizer.added_tokens_decoder
+        self._special = {str(token): id for id, token in added.items() if token.special}
+        # Longest first, so that a token that begins with another is found whole.
+        names = sorted(self._special, key=len, reverse=True)
+        self._special_in = re.compile("|".join(map(re.escape, names)) or r"(?!)")
+        self._pieces = _pieces(tokenizer)
+        exchange = ({"role": "user", "content": "."}, {"role": "assistant", "content": _HOLE.format(1)})
+        after = self._after_hole(exchange, 1, False)
+        closing = self._special_in.match(after)
+        own = [tokenizer.eos_token_id, self._special[closing[0]] if closing else None]
+        self.ends = frozenset(id for id in (*ends, *own) if id is not None)
+
+    def prompt(self, messages: Sequence[Message]) -> Ids:
+        """The tokens a reply to these messages is sampled after."""
+        rendered = [{"role": m.role, "content": _HOLE.format(i)} for i, m in enumerate(messages)]
+        last = max((i for i, message in enumerate(messages) if message.tokens is not None), default=None)
+        if last is None:
+            return np.array(self._encode(self._render(rendered, True), messages), np.int32)
+        tokens = messages[last].tokens
+        assert tokens is not None
+        after = self._after_hole(rendered, last, True)
+        closing = self._special_in.match(after)
+        if closing and self._special[closing[0]] in self.ends and len(tokens.ids_T) and int(tokens.ids_T[-1]) in self.ends:
+            after = after[closing.end() :]  # the reply ended its turn itself
+        new = np.array(self._encode(after, messages), np.int32)
+        return np.concatenate((tokens.prompt_T, tokens.ids_T, new))
+
+    def text(self, ids: Sequence[int]) -> tuple[str, list[int]]:
+        """The text of sampled tokens and where each starts in its bytes; a final end of turn has no text."""
+        pieces = [self.piece(id) for id in ids]
+        if ids and ids[-1] in self.ends:
+            pieces[-1] = b""
+        return decode(pieces)
+
+    def piece(self, id: int) -> bytes:
+        """The bytes a token stands for. A model may have more outputs than its tokenizer has tokens; those are empty."""
+        return self._pieces[id] if id < len(self._pieces) else b""
+
+    def _render(self, messages: Sequence[dict[str, str]], generate: bool) -> str:
+        return self._tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=generate, enable_thinking=False
+        )
+
+    def _after_hole(self, messages: Sequence[dict[str, str]], index: int, generate: bool) -> str:
+        """What the template puts after the words of a message. Templates that drop old turns are asked about newer ones."""
+        hole = _HOLE.format(index)
+        for start in range(index):
+            _, found, after = self._render(messages[start:], generate).rpartition(hole)
+            if found:
+                return after
+        raise UserError("model: its chat template drops what the assistant said, so a dialogue can't go on from it")
+
+    def _encode(self, rendered: str, messages: Sequence[Message]) -> list[int]:
+        """Template text with its special tokens as tokens, and messages' words filled into the holes as plain text."""
+        ids: list[int] = []
+        text = ""
+        holes = _HOLES.split(rendered)  # template, index, template, index, …, template
+        for position, part in enumerate(holes):
+            if position % 2:
+                text += messages[int(part)].text
+                continue
+            start = 0
+            for special in self._special_in.finditer(part):
+                ids += self._encode_plain(text + part[start : special.start()])
+                ids.append(self._special[special[0]])
+                text, start = "", special.end()
+            text += part[start:]
+        return ids + self._encode_plain(text)
+
+    def _encode_plain(self, text: str) -> list[int]:
+        # Half a surrogate pair is no text a tokenizer could take.
+        clean = text.encode("utf-8", "replace").decode("utf-8")
+        return self._plain.encode(clean, add_special_tokens=False).ids if clean else []
+
+
+def _pieces(tokenizer: Any) -> list[bytes]:
+    """The bytes each token stands for."""
+    decoder = json.loads(tokenizer.backend_tokenizer.to_str())["decoder"]
+    byte_level = "ByteLevel" in json.dumps(decoder)
+    bytes_of = {char: byte for byte, char in _byte_characters().items()}
+    added = {id: str(token).encode() for id, token in tokenizer.added_tokens_decoder.items()}
+    pieces: list[bytes] = []
+    for id, name in enumerate(tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))):
+        if id in added:
+            pieces.append(added[id])
+        elif name is None:
+            pieces.append(b"")
+        elif byte_level:
+            pieces.append(bytes(bytes_of[char] for char in name if char in bytes_of))
+        elif byte := re.fullmatch(r"<0x([0-9A-F]{2})>", name):
+            pieces.append(bytes([int(byte[1], 16)]))
+        else:
+            pieces.append(name.replace("\u2581", " ").encode())
+    return pieces
+
+
+def _byte_characters() -> dict[int, str]:
+    """The printable character that byte-level tokenizers write for each byte: itself, or one from 256 up."""
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    rest = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(rest)}

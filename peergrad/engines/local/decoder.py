@@ -1,0 +1,179 @@
+"""The forward pass of Llama-like models, written once for sampling and for training.
+
+Shapes: b rows, t new tokens a row, h hidden, n query heads, m key/value heads, d head size, s cached positions.
+Weights that are used together are kept together (query, key and value; gate and up), so a layer is four matrix products.
+What attention looks at is the caller's: a cache of keys and values when sampling, the packed sequences when training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from peergrad.debate.errors import UserError
+
+ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+
+# The matrices of a layer by the names Hugging Face and PEFT know them by, in the order they are fused.
+FUSED = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "o": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+}
+
+# For each layer and fused matrix: what is added to a product with it, given its input. Empty: the bare base model.
+Adapter = list[dict[str, tuple[Tensor, Tensor]]]
+
+# (layer, query (…, n, d), key (…, m, d), value (…, m, d)) → (…, n·d)
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a model."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    vocabulary: int
+    context: int
+    eps: float
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The weights of one layer; biases and per-head norms only where the architecture has them."""
+
+    weights: Mapping[str, Tensor]
+    bias: Tensor | None
+    before_attention: Tensor
+    before_mlp: Tensor
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+
+
+class Decoder:
+    """A model's weights, frozen, and its forward pass."""
+
+    def __init__(self, model: Any) -> None:
+        """Take over the weights of a transformers model, emptying it layer by layer so that there is one copy of each."""
+        config = model.config
+        name = type(model).__name__
+        if name not in ARCHITECTURES or getattr(config, "sliding_window", None):
+            raise UserError(
+                f"model: {name} is not an architecture the local engine runs; it runs {', '.join(ARCHITECTURES)}"
+            )
+        heads = config.num_attention_heads
+        self.shape = Shape(
+            layers=config.num_hidden_layers,
+            hidden=config.hidden_size,
+            heads=heads,
+            kv_heads=config.num_key_value_heads,
+            head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
+            vocabulary=config.vocab_size,
+            context=config.max_position_embeddings,
+            eps=config.rms_norm_eps,
+        )
+        core = model.model
+        self.embedding: Tensor = core.embed_tokens.weight.data
+        self.unembedding: Tensor = model.lm_head.weight.data
+        self.last_norm: Tensor = core.norm.weight.data
+        self.device, self.dtype = self.embedding.device, self.embedding.dtype
+        rotary = core.rotary_emb
+        self._frequencies = rotary.inv_freq.float().to(self.device)
+        self._rotary_scale = float(getattr(rotary, "attention_scaling", 1.0))
+        self._cos, self._sin = self._rotations(256)
+        self.layers: list[Layer] = []
+        for layer in core.layers:
+            self.layers.append(_take(layer))
+            layer.to("meta")
+
+    @staticmethod
+    def load(folder: Path, device: str, dtype: torch.dtype) -> Decoder:
+        """Load a Hugging Face folder."""
+        from transformers import AutoModelForCausalLM
+
+        model: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, attn_implementation="sdpa")
+        return Decoder(model.to(device))
+
+    def hidden(self, ids: Tensor, positions: Tensor, attend: Attend, adapter: Adapter | None) -> Tensor:
+        """The last hidden state of each token: (…, h) for ids and positions of shape (…). See ``grow_rotations``."""
+        shape = self.shape
+        cos, sin = self._cos[positions].unsqueeze(-2), self._sin[positions].unsqueeze(-2)
+        heads = (shape.heads, shape.kv_heads, shape.kv_heads)
+        x = F.embedding(ids, self.embedding)
+        for index, layer in enumerate(self.layers):
+            added = adapter[index] if adapter else {}
+            y = F.rms_norm(x, (shape.hidden,), layer.before_attention, shape.eps)
+            qkv = _product(y, layer.weights["qkv"], layer.bias, added.get("qkv")).unflatten(-1, (-1, shape.head_size))
+            q, k, v = qkv.split(heads, -2)
+            if layer.query_norm is not None and layer.key_norm is not None:
+                q = F.rms_norm(q, (shape.head_size,), layer.query_norm, shape.eps)
+                k = F.rms_norm(k, (shape.head_size,), layer.key_norm, shape.eps)
+                qk = torch.cat((q, k), -2)
+            else:
+                qk = qkv[..., : shape.heads + shape.kv_heads, :]
+            qk = qk * cos + _rotate_half(qk) * sin
+            q, k = qk.split(heads[:2], -2)
+            x = x + _product(attend(index, q, k, v), layer.weights["o"], None, added.get("o"))
+            y = F.rms_norm(x, (shape.hidden,), layer.before_mlp, shape.eps)
+            gate, up = _product(y, layer.weights["gate_up"], None, added.get("gate_up")).chunk(2, -1)
+            x = x + _product(F.silu(gate) * up, layer.weights["down"], None, added.get("down"))
+        return F.rms_norm(x, (shape.hidden,), self.last_norm, shape.eps)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores of every token of the vocabulary, in float32."""
+        return F.linear(hidden, self.unembedding).float()
+
+    def grow_rotations(self, positions: int) -> None:
+        """Make rotations for this many positions. To be called before they are used, since looking would stall a GPU."""
+        if positions > len(self._cos):
+            self._cos, self._sin = self._rotations(max(positions, 2 * len(self._cos)))
+
+    def _rotations(self, positions: int) -> tuple[Tensor, Tensor]:
+        angles = torch.outer(torch.arange(positions, device=self.device).float(), self._frequencies)
+        angles = torch.cat((angles, angles), -1)
+        return tuple((f(angles) * self._rotary_scale).to(self.dtype) for f in (torch.cos, torch.sin))  # type: ignore[return-value]
+
+
+def _take(layer: Any) -> Layer:
+    modules = {name: layer.get_submodule(name) for names in FUSED.values() for name in names}
+    weights = {
+        fused: torch.cat([modules[name].weight.data for name in names]) if len(names) > 1 else modules[names[0]].weight.data
+        for fused, names in FUSED.items()
+    }
+    biases = [modules[name].bias for name in FUSED["qkv"]]
+    others = [name for name, module in modules.items() if name not in FUSED["qkv"] and module.bias is not None]
+    if others:
+        raise UserError(f"model: a bias on {', '.join(others)} is not supported by the local engine")
+    norms = [getattr(getattr(layer.self_attn, name, None), "weight", None) for name in ("q_norm", "k_norm")]
+    return Layer(
+        weights=weights,
+        bias=None if biases[0] is None else torch.cat([bias.data for bias in biases]),
+        before_attention=layer.input_layernorm.weight.data,
+        before_mlp=layer.post_attention_layernorm.weight.data,
+        query_norm=None if norms[0] is None else norms[0].data,
+        key_norm=None if norms[1] is None else norms[1].data,
+    )
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None, added: tuple[Tensor, Tensor] | None) -> Tensor:
+    y = F.linear(x, weight, bias)
+    if added is None:
+        return y
+    down, up = added
+    return y + F.linear(F.linear(x, down), up)
+
+
+def _rotate_half(x: Tensor) -> Tensor:
+    first, second = x.chunk(2, -1)
+    return torch.cat((-second, first), -1)

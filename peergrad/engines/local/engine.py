@@ -1,0 +1,149 @@
+"""The local engine: one model in this process that debates and learns."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from peergrad.debate.errors import UserError
+from peergrad.engines.local.backward import gradient
+from peergrad.engines.local.chat import Chat
+from peergrad.engines.local.decoder import Decoder
+from peergrad.engines.local.generate import Generator
+from peergrad.engines.local.lora import Lora, LoraRules
+from peergrad.engines.local.sampler import LocalSampler
+from peergrad.learn.datums import Datum
+from peergrad.learn.losses import LossName, ratio_stats
+from peergrad.learn.trainer import StepStats
+
+BASE = 0
+
+
+class Local:
+    """A ``Trainer``: LoRA on a frozen base model, Adam, gradient clipping. Its samplers share the base model's weights."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        chat: Chat,
+        *,
+        name: str = "",
+        lora: LoraRules | None = None,
+        seed: int = 0,
+        kv_gb: float = 4.0,
+        max_rows: int = 64,
+        train_tokens: int = 4096,
+        max_grad_norm: float = 1.0,
+    ) -> None:
+        self.decoder, self.chat, self.seed = decoder, chat, seed
+        self.generator = Generator(decoder, kv_bytes=int(kv_gb * 2**30), max_rows=max_rows)
+        self.sampling = threading.Lock()
+        self._name, self._train_tokens, self._max_grad_norm = name, train_tokens, max_grad_norm
+        self._lora = Lora(decoder, lora or LoraRules(), seed)
+        self._adam = torch.optim.Adam(list(self._lora.weights.values()), betas=(0.9, 0.95), eps=1e-8)
+        self._training = threading.Lock()
+        self._weights = BASE + 1
+
+    @staticmethod
+    def load_model(model: str, *, device: str | None = None, threads: int | None = None, **settings: Any) -> Local:
+        """Load a model by alias, hub id, folder or GGUF file: float32 on a CPU, bfloat16 on a GPU."""
+        from peergrad.engines.local.models import resolve
+        from transformers import AutoTokenizer, GenerationConfig
+
+        folder = resolve(model)
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        if device == "cpu":
+            torch.set_num_threads(threads or os.cpu_count() or 1)
+        decoder = Decoder.load(folder, device, torch.float32 if device == "cpu" else torch.bfloat16)
+        ends: list[int] = []
+        if (folder / "generation_config.json").exists():
+            listed = GenerationConfig.from_pretrained(str(folder)).eos_token_id
+            ends = listed if isinstance(listed, list) else [listed]
+        return Local(decoder, Chat(AutoTokenizer.from_pretrained(str(folder)), ends), name=model, **settings)
+
+    async def sampler(self) -> LocalSampler:
+        return LocalSampler(self, self._lora.snapshot(), self._weights)
+
+    def base_sampler(self) -> LocalSampler:
+        """The model as it was before any training."""
+        return LocalSampler(self, None, BASE)
+
+    async def step(self, data: Sequence[Datum], loss: LossName, lr: float) -> StepStats:
+        return await asyncio.to_thread(self._step, data, loss, lr)
+
+    def _step(self, data: Sequence[Datum], loss: LossName, lr: float) -> StepStats:
+        with self._training:
+            made = gradient(self.decoder, self._lora, data, loss, self._train_tokens)
+            norm = math.sqrt(sum(float(grad.double().square().sum()) for grad in made.by_name.values()))
+            new, old, mask = (
+                np.concatenate(column)
+                for column in (made.logprobs, [datum.logprobs_T for datum in data], [datum.mask_T for datum in data])
+            )
+            metrics = ratio_stats(new, old, mask)
+            if not (math.isfinite(made.loss) and math.isfinite(norm)):
+                return StepStats(made.loss, norm, skipped=True, metrics=metrics)
+            scale = min(1.0, self._max_grad_norm / norm) if norm else 1.0
+            for name, weight in self._lora.weights.items():
+                weight.grad = made.by_name[name].mul_(scale)
+            self._adam.param_groups[0]["lr"] = lr
+            self._adam.step()
+            self._adam.zero_grad()
+            self._weights += 1
+            return StepStats(made.loss, norm, metrics=metrics)
+
+    async def save(self, path: Path) -> None:
+        await asyncio.to_thread(self._save, path)
+
+    def _save(self, path: Path) -> None:
+        """A PEFT adapter, the optimizer's state beside it, and what else it takes to go on exactly from here."""
+        from safetensors.torch import save_file
+
+        with self._training:
+            path.mkdir(parents=True, exist_ok=True)
+            weights = {name: weight.detach().cpu().contiguous() for name, weight in self._lora.weights.items()}
+            save_file(weights, str(path / "adapter_model.safetensors"), metadata={"format": "pt"})
+            (path / "adapter_config.json").write_text(self._lora.config(self._name))
+            moments = {
+                f"{kind}.{name}": self._adam.state[weight][kind].cpu().contiguous()
+                for name, weight in self._lora.weights.items()
+                if weight in self._adam.state
+                for kind in ("exp_avg", "exp_avg_sq", "step")
+            }
+            save_file(moments, str(path / "optimizer.safetensors"))
+            (path / "engine.json").write_text(json.dumps({"seed": self.seed, "weights": self._weights}))
+
+    async def load(self, path: Path) -> None:
+        await asyncio.to_thread(self._load, path)
+
+    def _load(self, path: Path) -> None:
+        from safetensors.torch import load_file
+
+        missing = [
+            n for n in ("adapter_model.safetensors", "optimizer.safetensors", "engine.json") if not (path / n).exists()
+        ]
+        if missing:
+            raise UserError(f"{path}: is no checkpoint of the local engine ({', '.join(missing)} missing)")
+        with self._training:
+            self._lora.load(path)
+            moments = load_file(str(path / "optimizer.safetensors"))
+            self._adam.state.clear()
+            for name, weight in self._lora.weights.items():
+                if f"step.{name}" in moments:
+                    self._adam.state[weight] = {
+                        "step": moments[f"step.{name}"],
+                        "exp_avg": moments[f"exp_avg.{name}"].to(weight.device),
+                        "exp_avg_sq": moments[f"exp_avg_sq.{name}"].to(weight.device),
+                    }
+            state = json.loads((path / "engine.json").read_text())
+            self.seed = state["seed"]
+            # A new name for these weights: what was computed under another must not be used for them.
+            self._weights = max(self._weights, state["weights"]) + 1

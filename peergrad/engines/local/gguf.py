@@ -1,0 +1,254 @@
+"""A GGUF file as a plain Hugging Face folder, so that the rest of the engine knows one format.
+
+Weights and config come from transformers' reader, which drops what it does not know without a word: hence the checks.
+The tokenizer is built here, because transformers' conversion of it is wrong for the models we care about: 5.17 lets
+SmolLM2 end a turn with ``<|im_start|>``, cuts control tokens to pieces and cleans up spaces; 5.22 still does not split
+numbers into digits as SmolLM2 was trained to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peergrad.debate.errors import EngineError, UserError
+
+CONVERTER = 1  # part of the cache's key: raise it when the same file would convert to something else
+
+# Files smaller than this become float32, others bfloat16. Dequantised 4-bit values (scale × step + offset) do not fit
+# bfloat16: of SmolLM2's weights 79 % would move, and with them 2 of 590 greedy tokens (KL 5e-5), for 269 MB instead of
+# 538. On a CPU such a model runs in float32, so it is kept exact. Larger ones run in bfloat16 anyway, and float32 would
+# be twice the disk and twice the time to load for digits thrown away at once.
+EXACT_BELOW = 10**9
+
+_CONTROL, _USER_DEFINED = 3, 4  # token types
+_ENDS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>", "</s>")
+
+_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """How text is cut before merging, under GGUF's name for it."""
+
+    regex: str | None = None  # None: GPT-2's
+    digits: bool = False  # each digit by itself, before the regex
+    nfc: bool = False
+    ignore_merges: bool = False  # a word that is a token is that token, whatever the merges say
+
+
+_SPLITS = {
+    "gpt-2": _Split(),
+    "smollm": _Split(digits=True),
+    "qwen2": _Split(_WORDS % "", nfc=True),
+    "llama-bpe": _Split(_WORDS % "{1,3}", ignore_merges=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """What a GGUF says about itself. ``tensors``: name → (numbers, bytes)."""
+
+    fields: dict[str, Any]
+    tensors: dict[str, tuple[int, int]]
+    tokens: list[str]
+    types: list[int]
+
+    def id(self, name: str) -> int | None:
+        return self.fields.get(f"tokenizer.ggml.{name}_token_id")
+
+    def token(self, name: str) -> str | None:
+        at = self.id(name)
+        return None if at is None else self.tokens[at]
+
+    @property
+    def pad(self) -> int | None:
+        """Batches need a pad token. SmolLM2 has none of its own: its file names the end of turn, and so do we for others.
+
+        So what is padding is said by the attention mask and never by the id, which is also a real end of turn.
+        """
+        padding = self.id("padding")
+        return self.id("eos") if padding is None else padding
+
+    def of_type(self, type: int) -> list[str]:
+        return [token for token, its in zip(self.tokens, self.types, strict=True) if its == type]
+
+    @property
+    def context(self) -> int:
+        return self.fields[f"{self.fields['general.architecture']}.context_length"]
+
+    @property
+    def ends(self) -> list[int]:
+        """Every token that ends a turn, the file's own first. A model may use another than the one it names."""
+        control = set(self.of_type(_CONTROL))
+        named = [self.tokens.index(token) for token in _ENDS if token in control]
+        return list(dict.fromkeys(i for i in (self.id("eos"), self.id("eot"), self.id("eom"), *named) if i is not None))
+
+
+def convert(source: Path, out: Path, name: str) -> None:
+    """Write the model of a GGUF file into the empty folder ``out``: config, weights, tokenizer, chat template.
+
+    ``name`` is what a person calls it, for errors. An ``OSError`` is about ``out``.
+    """
+    try:
+        from gguf import GGUFReader
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise UserError(f"{name}: GGUF needs the local engine ({error}); pip install 'peergrad[local]'") from None
+    try:
+        header = _read(GGUFReader(source))
+        _room(source, header, out)
+        tokenizer = _tokenizer(header)
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):  # transformers' progress bars
+            model = _weights(source, header, out)
+            model.save_pretrained(out, max_shard_size="4GB")
+        tokenizer.save_pretrained(out)
+        _same(AutoTokenizer.from_pretrained(out), tokenizer, header)
+    except MemoryError:
+        raise EngineError(f"{name}: not enough memory to convert it; try a smaller model") from None
+    except Exception as error:  # whatever a damaged or foreign file makes the readers say
+        if isinstance(error, OSError) and error.errno:
+            raise
+        if full := re.search(r"\(os error (\d+)\)", str(error)):  # how safetensors reports a full disk
+            raise OSError(int(full[1]), os.strerror(int(full[1]))) from error
+        why = str(error).split("\n")[0] if isinstance(error, ValueError) else repr(error)
+        hint = "use the model's hub id or its Hugging Face folder instead"
+        raise UserError(f"{name}: this GGUF can't be converted ({why[:300]}); {hint}") from error
+    mode = (out / "config.json").stat().st_mode
+    for path in out.iterdir():
+        path.chmod(mode)  # safetensors writes files only their owner may read; a cache may be shared
+
+
+def _read(reader: Any) -> _Header:
+    fields = {key: field.contents() for key, field in reader.fields.items()}
+    if fields.get("split.count", 1) > 1:
+        raise ValueError("it is one part of several; llama-gguf-split --merge joins them")
+    tensors = {tensor.name: (int(tensor.n_elements), int(tensor.n_bytes)) for tensor in reader.tensors}
+    return _Header(fields, tensors, fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"])
+
+
+def _room(source: Path, header: _Header, out: Path) -> None:
+    need = sum(count for count, _ in header.tensors.values()) * (4 if _exact(source) else 2)
+    if need > shutil.disk_usage(out).free:
+        raise OSError(errno.ENOSPC, f"{need // 10**6} MB are needed")  # before a minute's work, not after it
+
+
+def _exact(source: Path) -> bool:
+    return source.stat().st_size < EXACT_BELOW
+
+
+def _tokenizer(header: _Header) -> Any:
+    """The tokenizer the model was trained with, every id where the file has it."""
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    kind, split_name = header.fields["tokenizer.ggml.model"], header.fields.get("tokenizer.ggml.pre")
+    if kind != "gpt2" or split_name not in _SPLITS:
+        # A near miss would train on tokens the model never saw together, and nothing would look wrong.
+        raise ValueError(f"tokenizer {kind}/{split_name} is not one of gpt2/{{{', '.join(_SPLITS)}}}")
+    split = _SPLITS[split_name]
+    merges = [tuple(merge.split(" ")) for merge in header.fields["tokenizer.ggml.merges"]]
+    vocabulary = {token: index for index, token in enumerate(header.tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=split.ignore_merges))
+    if split.nfc:
+        tokenizer.normalizer = normalizers.NFC()
+    steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if split.digits else []
+    if split.regex:
+        steps.append(pre_tokenizers.Split(Regex(split.regex), behavior="isolated"))
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split.regex is None))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(t, normalized=False, special=True) for t in header.of_type(_CONTROL)])
+    tokenizer.add_tokens([AddedToken(t, normalized=False, special=False) for t in header.of_type(_USER_DEFINED)])
+    bos, eos = header.token("bos"), header.token("eos")
+    if header.fields.get("tokenizer.ggml.add_bos_token", False) and bos:
+        special = [(bos, vocabulary[bos])]
+        tokenizer.post_processor = processors.TemplateProcessing(single=[bos, "$A"], special_tokens=special)
+    named = {
+        "bos_token": bos,
+        "eos_token": eos,
+        "unk_token": header.token("unknown"),
+        "pad_token": None if header.pad is None else header.tokens[header.pad],
+        "chat_template": header.fields.get("tokenizer.chat_template"),
+    }
+    control = [token for token in header.of_type(_CONTROL) if token not in named.values()]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        clean_up_tokenization_spaces=False,  # else decoded text is not what was said: "a ." becomes "a."
+        model_max_length=header.context,
+        extra_special_tokens=control,
+        **{name: value for name, value in named.items() if value},
+    )
+
+
+def _same(loaded: Any, built: Any, header: _Header) -> None:
+    """Refuse a tokenizer whose ids moved, or that transformers loads as something else than was saved.
+
+    It picks a class by the architecture and may give it other rules for cutting text; it does for Qwen.
+    """
+    for tokenizer in (built, loaded):
+        if len(tokenizer) != len(header.tokens) or tokenizer.convert_ids_to_tokens(range(len(tokenizer))) != header.tokens:
+            raise ValueError("its tokens do not keep their ids")
+    text = "".join(["  12345 isn't  3.14\n\n\tnaïve É 東京 🙂 ", *header.of_type(_CONTROL), *header.of_type(_USER_DEFINED)])
+    if loaded(text).input_ids != built(text).input_ids or loaded.eos_token_id != header.id("eos"):
+        raise ValueError(f"{type(loaded).__name__} would cut text otherwise than the model was trained")
+
+
+def _weights(source: Path, header: _Header, out: Path) -> Any:
+    """The model with dequantised weights, all of the file's and nothing else."""
+    import torch
+    from transformers import AutoModelForCausalLM, GgufConfig
+
+    # By absolute path and from the empty folder: nothing that lies next to the file or in the current folder is picked up.
+    auto: Any = AutoModelForCausalLM
+    model, report = auto.from_pretrained(
+        out.absolute(),
+        gguf_file=str(source.absolute()),
+        dtype=torch.float32 if _exact(source) else torch.bfloat16,
+        quantization_config=GgufConfig(dequantize=True),  # without it the model can't be saved
+        output_loading_info=True,
+    )
+    if missing := [*report["missing_keys"], *report["mismatched_keys"]]:  # transformers fills these with random numbers
+        raise ValueError(f"no weights for {len(missing)} parts of the model, {missing[0]} for one")
+    # Weights it has no place for are skipped without a word, Llama 3's rope_freqs for one, and the model that lost them
+    # still talks, only worse. Counting finds them.
+    held, used = sum(count for count, _ in header.tensors.values()), sum(p.numel() for p in model.parameters())
+    if held != used:
+        raise ValueError(f"the file holds {held:,} weights, the model made of it {used:,}")
+    _tie(model, header)
+    model.config.eos_token_id = header.id("eos")
+    model.config.pad_token_id = model.generation_config.pad_token_id = header.pad
+    model.generation_config.eos_token_id = header.ends
+    return model
+
+
+def _tie(model: Any, header: _Header) -> None:
+    """Make one matrix of embedding and output again where the file holds two quantised copies of the same one.
+
+    Qwen's small models are tied, but their files keep the output apart to quantise it more finely. Left so, training
+    would let the copies drift. Two copies differ by rounding (about 0.05 of their norm), two matrices by more than 1.
+    """
+    import torch
+
+    if model.config.tie_word_embeddings or "output.weight" not in header.tensors:
+        return
+    embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    if embedding.shape != output.shape:
+        return
+    with torch.no_grad():
+        rows = slice(0, 4096)
+        apart = (embedding[rows].float() - output[rows].float()).norm() / output[rows].float().norm()
+        if not apart < 0.15:
+            return
+        if header.tensors["output.weight"][1] > header.tensors["token_embd.weight"][1]:  # the finer copy is kept
+            embedding.copy_(output)
+    model.config.tie_word_embeddings = True
+    model.tie_weights()
+    if model.get_output_embeddings().weight.data_ptr() != model.get_input_embeddings().weight.data_ptr():
+        raise ValueError("embedding and output can't be tied")
