@@ -103,11 +103,17 @@ def _micro_batch(
     for start in range(0, len(where), _CHUNK):
         chunk = slice(start, start + _CHUNK)
         targets, old, advantages, temperatures = (column[chunk] for column in columns)
-        part = hidden[chunk].detach().requires_grad_()
-        scores = decoder.logits(part) / temperatures[:, None]
-        logprobs = scores.gather(1, targets[:, None])[:, 0] - scores.logsumexp(-1)
+        with torch.no_grad():
+            scores = decoder.logits(hidden[chunk]) / temperatures[:, None]
+            logprobs = scores.gather(1, targets[:, None])[:, 0] - scores.logsumexp(-1)
+        logprobs.requires_grad_()
         sum_ = token_losses(loss, logprobs, old, advantages).sum()
-        (back[chunk],) = torch.autograd.grad(sum_, part)
+        (slope,) = torch.autograd.grad(sum_, logprobs)
+        with torch.no_grad():  # d logprob / d scores = one at the target less the probabilities
+            scores = torch.softmax(scores, -1).neg_()
+            scores.scatter_add_(1, targets[:, None], torch.ones_like(scores[:, :1]))
+            scores.mul_((slope / temperatures)[:, None])
+            back[chunk] = scores.to(hidden.dtype) @ decoder.unembedding
         value += sum_.item()
         found.append(logprobs.detach())
     grads = torch.autograd.grad(hidden, list(lora.weights.values()), back)

@@ -91,7 +91,7 @@ class Decoder:
         rotary = core.rotary_emb
         self._frequencies = rotary.inv_freq.float().to(self.device)
         self._rotary_scale = float(getattr(rotary, "attention_scaling", 1.0))
-        self._cos, self._sin = self._rotations(256)
+        self.cos, self.sin = self._rotations(256)
         self.layers: list[Layer] = []
         for layer in core.layers:
             self.layers.append(_take(layer))
@@ -108,13 +108,13 @@ class Decoder:
     def hidden(self, ids: Tensor, positions: Tensor, attend: Attend, adapter: Adapter | None) -> Tensor:
         """The last hidden state of each token: (…, h) for ids and positions of shape (…). See ``grow_rotations``."""
         shape = self.shape
-        cos, sin = self._cos[positions].unsqueeze(-2), self._sin[positions].unsqueeze(-2)
+        cos, sin = self.cos[positions].unsqueeze(-2), self.sin[positions].unsqueeze(-2)
         heads = (shape.heads, shape.kv_heads, shape.kv_heads)
         x = F.embedding(ids, self.embedding)
         for index, layer in enumerate(self.layers):
             added = adapter[index] if adapter else {}
             y = F.rms_norm(x, (shape.hidden,), layer.before_attention, shape.eps)
-            qkv = _product(y, layer.weights["qkv"], layer.bias, added.get("qkv")).unflatten(-1, (-1, shape.head_size))
+            qkv = product(y, layer.weights["qkv"], layer.bias, added.get("qkv")).unflatten(-1, (-1, shape.head_size))
             q, k, v = qkv.split(heads, -2)
             if layer.query_norm is not None and layer.key_norm is not None:
                 q = F.rms_norm(q, (shape.head_size,), layer.query_norm, shape.eps)
@@ -124,20 +124,22 @@ class Decoder:
                 qk = qkv[..., : shape.heads + shape.kv_heads, :]
             qk = qk * cos + _rotate_half(qk) * sin
             q, k = qk.split(heads[:2], -2)
-            x = x + _product(attend(index, q, k, v), layer.weights["o"], None, added.get("o"))
+            x = x + product(attend(index, q, k, v), layer.weights["o"], None, added.get("o"))
             y = F.rms_norm(x, (shape.hidden,), layer.before_mlp, shape.eps)
-            gate, up = _product(y, layer.weights["gate_up"], None, added.get("gate_up")).chunk(2, -1)
-            x = x + _product(F.silu(gate) * up, layer.weights["down"], None, added.get("down"))
+            gate, up = product(y, layer.weights["gate_up"], None, added.get("gate_up")).chunk(2, -1)
+            x = x + product(F.silu(gate) * up, layer.weights["down"], None, added.get("down"))
         return F.rms_norm(x, (shape.hidden,), self.last_norm, shape.eps)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Scores of every token of the vocabulary, in float32."""
-        return F.linear(hidden, self.unembedding).float()
+        """Scores of every token of the vocabulary (b, V), in float32; not differentiable."""
+        if self.device.type == "cuda":  # sums are kept in float32 rather than rounded to bfloat16 and back
+            return torch.mm(hidden, self.unembedding.T, out_dtype=torch.float32)
+        return F.linear(hidden, self.unembedding)
 
     def grow_rotations(self, positions: int) -> None:
         """Make rotations for this many positions. To be called before they are used, since looking would stall a GPU."""
-        if positions > len(self._cos):
-            self._cos, self._sin = self._rotations(max(positions, 2 * len(self._cos)))
+        if positions > len(self.cos):
+            self.cos, self.sin = self._rotations(max(positions, 2 * len(self.cos)))
 
     def _rotations(self, positions: int) -> tuple[Tensor, Tensor]:
         angles = torch.outer(torch.arange(positions, device=self.device).float(), self._frequencies)
@@ -166,7 +168,8 @@ def _take(layer: Any) -> Layer:
     )
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None, added: tuple[Tensor, Tensor] | None) -> Tensor:
+def product(x: Tensor, weight: Tensor, bias: Tensor | None, added: tuple[Tensor, Tensor] | None) -> Tensor:
+    """x · weightᵀ + bias, and what an adapter adds to it."""
     y = F.linear(x, weight, bias)
     if added is None:
         return y

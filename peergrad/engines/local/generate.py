@@ -18,6 +18,10 @@ from peergrad.debate.types import Floats, Ids
 from peergrad.engines.local.cache import Held, Pool, Shelf
 from peergrad.engines.local.decoder import Adapter, Decoder
 
+# A GPU draws several tokens before the host looks, and goes on while it looks. What a row draws after its end is
+# thrown away.
+_AHEAD = 4
+
 
 @dataclass(eq=False, slots=True)
 class Job:
@@ -32,6 +36,7 @@ class Job:
     ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     held: Held | None = None
+    over: bool = False
 
     @property
     def row(self) -> int:
@@ -39,11 +44,22 @@ class Job:
         assert self.held.row is not None
         return self.held.row
 
-    def take(self, id: int, logprob: float) -> bool:
-        """Add a token; whether the reply is over."""
-        self.ids.append(id)
-        self.logprobs.append(logprob)
-        return id in self.ends or len(self.ids) >= self.limit or self.stopped(self.ids)
+    def take(self, id: int, logprob: float) -> None:
+        """Add a token, unless the reply is over."""
+        if not self.over:
+            self.ids.append(id)
+            self.logprobs.append(logprob)
+            self.over = id in self.ends or len(self.ids) >= self.limit or self.stopped(self.ids)
+
+
+@dataclass(eq=False, slots=True)
+class _Drawn:
+    """Tokens on their way from the device: (steps, rows), and whose row each was when they were drawn."""
+
+    jobs: list[tuple[Job, int]]
+    ids: Tensor
+    logprobs: Tensor
+    ready: torch.cuda.Event | None
 
 
 class Generator:
@@ -53,10 +69,9 @@ class Generator:
         self.decoder = decoder
         self.kv_bytes, self.max_rows = kv_bytes, max_rows
         self._cuda = decoder.device.type == "cuda"
-        # How many tokens a GPU draws before the host looks: what a row draws after its end is thrown away.
-        self._ahead = 8 if self._cuda else 1
+        self._ahead = _AHEAD if self._cuda else 1
         self._prefill_tokens = 16384 if self._cuda else 1
-        self._state: _State | None = None
+        self._state: State | None = None
         self._shelf = Shelf(kv_bytes // 2)
         self.prefilled = 0
 
@@ -74,7 +89,9 @@ class Generator:
             return
         waiting = sorted(jobs, key=lambda job: len(job.prompt_T) + job.limit, reverse=True)
         state = self._make_room(waiting)
+        state.use(adapter)
         active: list[Job] = []
+        drawn: _Drawn | None = None
         try:
             while (waiting or active) and not cancelled.is_set():
                 while waiting and len(active) < state.rows and not cancelled.is_set():
@@ -82,53 +99,58 @@ class Generator:
                     firsts = self._prefill(admitted, state, adapter)
                     active += [job for job, _ in admitted]
                     for (job, _), (id, logprob) in zip(admitted, firsts, strict=True):
-                        if job.take(id, logprob):
-                            self._finish(job, active, state)
+                        job.take(id, logprob)
+                    self._close(active, state)
                 if active:
-                    self._decode(active, state, adapter)
+                    before, drawn = drawn, self._draw(active, state, adapter)
+                    self._collect(before if self._cuda else drawn, active, state)
         finally:
             for job in active:  # cancelled: what the pool holds of them is about to be overwritten
                 assert job.held is not None
                 self._shelf.forget(job.held)
 
-    def _make_room(self, jobs: Sequence[Job]) -> _State:
+    def _make_room(self, jobs: Sequence[Job]) -> State:
         """Rows long enough for the longest job, as many as are useful and the budget allows."""
-        positions = -(-(max(len(job.prompt_T) + job.limit for job in jobs) + self._ahead) // 64) * 64
+        spare = 2 * self._ahead
+        positions = -(-(max(len(job.prompt_T) + job.limit for job in jobs) + spare) // 64) * 64
         rows = min(self.max_rows, len(jobs), max(1, (self.kv_bytes // 2) // self._row_bytes(positions)))
-        uniforms = max(job.limit for job in jobs) + self._ahead
+        uniforms = max(job.limit for job in jobs) + spare
         state = self._state
         if state is None or state.rows < rows or state.positions < positions or state.uniforms.shape[1] < uniforms:
-            self._state = None  # free the old one first
-            self._state = state = _State(self.decoder, rows, positions, uniforms)
-        self.decoder.grow_rotations(state.positions)
+            if state is not None:  # keep to the larger of both where the budget allows, so that sizes settle
+                positions, uniforms = max(positions, state.positions), max(uniforms, state.uniforms.shape[1])
+                rows = min(max(rows, state.rows), max(1, (self.kv_bytes // 2) // self._row_bytes(positions)))
+            self._state = state = None  # free the old one first
+            self.decoder.grow_rotations(positions)
+            self._state = state = State(self.decoder, rows, positions, uniforms)
         return state
 
     def _row_bytes(self, tokens: int) -> int:
         shape = self.decoder.shape
         return shape.layers * 2 * shape.kv_heads * shape.head_size * self.decoder.dtype.itemsize * tokens
 
-    def _admit(self, waiting: list[Job], active: list[Job], state: _State, weights: int) -> list[tuple[Job, int]]:
+    def _admit(self, waiting: list[Job], active: list[Job], state: State, weights: int) -> list[tuple[Job, int]]:
         """Take jobs that may be prefilled together, with how much of each is already there in its row.
 
         One that shares more with another of this batch than with what is held waits until that one is computed.
         """
         batch: list[tuple[Job, int]] = []
-        computing: dict[bytes, int] = {}
+        computing: set[tuple[int, bytes]] = set()
         longest = 0
         later: list[Job] = []
         while waiting and len(active) + len(batch) < state.rows:
             job = waiting.pop(0)
             held, common = self._shelf.longest(weights, job.prompt_T)
             common = min(common, len(job.prompt_T) - 1)  # the last token is always computed: its output is the first draw
-            start = job.prompt_T[common : common + 64].tobytes()
-            if start in computing and computing[start] == common and len(start) == 256:
+            start = (common, job.prompt_T[common : common + 64].tobytes())
+            if start in computing and len(job.prompt_T) >= common + 64:
                 later.append(job)
                 continue
             longest = max(longest, len(job.prompt_T) - common)
             if batch and longest * (len(batch) + 1) > self._prefill_tokens:
                 waiting.insert(0, job)
                 break
-            computing[start] = common
+            computing.add(start)
             row = len(active) + len(batch)
             if held is not None:
                 state.pool.fill(row, held, common)
@@ -137,7 +159,7 @@ class Generator:
         waiting[:0] = later
         return batch
 
-    def _prefill(self, batch: list[tuple[Job, int]], state: _State, adapter: Adapter | None) -> list[tuple[int, float]]:
+    def _prefill(self, batch: list[tuple[Job, int]], state: State, adapter: Adapter | None) -> list[tuple[int, float]]:
         """Compute the rest of each prompt and draw each job's first token."""
         decoder, device = self.decoder, self.decoder.device
         new = [len(job.prompt_T) - common for job, common in batch]
@@ -149,89 +171,127 @@ class Generator:
         starts = torch.tensor([common for _, common in batch])
         positions = (starts[:, None] + torch.arange(max(new))).clamp(max=state.positions - 1).to(device)
         rows = torch.tensor([job.row for job, _ in batch], device=device)
-        seen = max(len(job.prompt_T) for job, _ in batch)
-        attend = state.pool.attend(rows, positions, seen)
+        seen = max(common + max(new) for _, common in batch)
+        attend = state.pool.attend(rows, positions, min(seen, state.positions))
         hidden = decoder.hidden(torch.from_numpy(ids).to(device), positions, attend, adapter)
         last = hidden[torch.arange(len(batch)), torch.tensor(new) - 1]
         temperatures = torch.tensor([job.temperature for job, _ in batch], device=device)
-        firsts = torch.tensor(np.stack([job.uniforms_T[:1] for job, _ in batch])[:, 0], device=device)
-        drawn, logprobs = draw(decoder.logits(last), temperatures, firsts)
-        for (job, _), id in zip(batch, drawn, strict=True):
+        uniforms = torch.from_numpy(np.array([job.uniforms_T[0] for job, _ in batch], np.float32)).to(device)
+        drawn, logprobs = draw(decoder.logits(last), temperatures, uniforms)
+        state.seat([job for job, _ in batch], rows, drawn)
+        for job, _ in batch:
             assert job.held is not None
-            state.seat(job, id)
             self._shelf.add(job.held)
         return list(zip(drawn.tolist(), logprobs.tolist(), strict=True))
 
-    def _decode(self, active: list[Job], state: _State, adapter: Adapter | None) -> None:
-        """Draw the next tokens of all rows, and give back the places of those that are over."""
-        longest = max(len(job.prompt_T) + len(job.ids) for job in active) + self._ahead
-        ids, logprobs = state.steps(self.decoder, len(active), longest, self._ahead, adapter)
-        over: list[Job] = []
-        for job in active:
-            for id, logprob in zip(ids[job.row], logprobs[job.row], strict=True):
-                if job.take(id, logprob):
-                    over.append(job)
-                    break
-        for job in over:
-            self._finish(job, active, state)
+    def _draw(self, active: list[Job], state: State, adapter: Adapter | None) -> _Drawn:
+        """Start drawing the next tokens of all rows."""
+        longest = max(len(job.prompt_T) + len(job.ids) for job in active) + 1
+        ids, logprobs = state.steps(len(active), longest, self._ahead, adapter)
+        ready = None
+        if self._cuda:
+            ids, logprobs = (_to_host(tensor) for tensor in (ids, logprobs))
+            ready = torch.cuda.Event()
+            ready.record()
+        return _Drawn([(job, job.row) for job in active], ids, logprobs, ready)
 
-    def _finish(self, job: Job, active: list[Job], state: _State) -> None:
-        """Park the row and close the gap with the last one, so that rows in use stay together."""
-        assert job.held is not None
-        row = job.row
-        held_ids = np.concatenate((job.prompt_T, np.array(job.ids[:-1], np.int32)))  # the last token is not computed yet
-        self._shelf.park(state.pool, job.held, held_ids)
-        active.remove(job)
-        last = max(active, key=lambda other: other.row, default=None)
-        if last is not None and last.row > row:
-            assert last.held is not None
-            state.move(last.row, row, len(last.prompt_T) + len(last.ids))
-            last.held.row = row
+    def _collect(self, drawn: _Drawn | None, active: list[Job], state: State) -> None:
+        """Hand drawn tokens to their jobs, and give back the places of those that are over."""
+        if drawn is None:
+            return
+        if drawn.ready is not None:
+            drawn.ready.synchronize()
+        for ids, logprobs in zip(drawn.ids.tolist(), drawn.logprobs.tolist(), strict=True):
+            for job, row in drawn.jobs:
+                job.take(ids[row], logprobs[row])
+        self._close(active, state)
+
+    def _close(self, active: list[Job], state: State) -> None:
+        """Park the rows of jobs that are over and fill the gaps with the last ones, so that rows in use stay together."""
+        for job in [job for job in active if job.over]:
+            assert job.held is not None
+            row = job.row
+            held_T = np.concatenate((job.prompt_T, np.array(job.ids[:-1], np.int32)))  # the last token is not computed yet
+            self._shelf.park(state.pool, job.held, held_T)
+            active.remove(job)
+            last = max(active, key=lambda other: other.row, default=None)
+            if last is not None and last.row > row:
+                assert last.held is not None
+                # On a GPU the row is further than the host knows.
+                state.move(last.row, row, len(last.prompt_T) + len(last.ids) + 2 * self._ahead)
+                last.held.row = row
 
 
-class _State:
+class State:
     """What stays on the device between two looks of the host: the pool, and each row's last token and random numbers."""
 
     def __init__(self, decoder: Decoder, rows: int, positions: int, uniforms: int) -> None:
         device = decoder.device
+        self._decoder = decoder
         self.rows, self.positions = rows, positions
         self.pool = Pool(decoder.shape, rows, positions, device, decoder.dtype)
-        self.ids = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.at = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.drawn = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.ids, self.at, self.drawn = (torch.zeros(rows, dtype=torch.int64, device=device) for _ in range(3))
+        self.logprobs = torch.zeros(rows, device=device)
         self.temperatures = torch.ones(rows, device=device)
         self.uniforms = torch.zeros(rows, uniforms, device=device)
+        self._graphs = None
+        if device.type == "cuda":
+            from peergrad.engines.local.graphs import Graphs
 
-    def seat(self, job: Job, id: Tensor) -> None:
-        """Prepare a row whose prompt is computed and whose first token is drawn."""
-        row = job.row
-        self.ids[row], self.at[row], self.drawn[row] = id, len(job.prompt_T), 1
-        self.temperatures[row] = job.temperature
-        self.uniforms[row, : len(job.uniforms_T)] = torch.from_numpy(job.uniforms_T)
+            self._graphs = Graphs(decoder, self)
+
+    @property
+    def moving(self) -> tuple[Tensor, ...]:
+        """What a step changes besides the pool."""
+        return self.ids, self.at, self.drawn, self.logprobs
+
+    def use(self, adapter: Adapter | None) -> None:
+        if self._graphs is not None:
+            self._graphs.use(adapter)
+
+    def seat(self, jobs: list[Job], rows: Tensor, ids: Tensor) -> None:
+        """Prepare rows whose prompts are computed and whose first tokens are drawn."""
+        device = self.ids.device
+        uniforms = np.zeros((len(jobs), self.uniforms.shape[1]), np.float32)
+        for line, job in zip(uniforms, jobs, strict=True):
+            line[: len(job.uniforms_T)] = job.uniforms_T
+        self.ids[rows] = ids
+        self.at[rows] = torch.tensor([len(job.prompt_T) for job in jobs], device=device)
+        self.drawn[rows] = 1
+        self.temperatures[rows] = torch.tensor([job.temperature for job in jobs], device=device)
+        self.uniforms[rows] = torch.from_numpy(uniforms).to(device)
 
     def move(self, source: int, target: int, length: int) -> None:
-        self.pool.move(source, target, length)
-        for tensor in (self.ids, self.at, self.drawn, self.temperatures, self.uniforms):
+        self.pool.move(source, target, min(length, self.positions))
+        for tensor in (*self.moving, self.temperatures, self.uniforms):
             tensor[target] = tensor[source]
 
-    def steps(
-        self, decoder: Decoder, rows: int, longest: int, steps: int, adapter: Adapter | None
-    ) -> tuple[list[list[int]], list[list[float]]]:
-        """Draw ``steps`` tokens for each of the first rows."""
-        drawn = [self._step(decoder, rows, min(longest, self.positions), adapter) for _ in range(steps)]
-        ids, logprobs = (torch.stack(column, 1).tolist() for column in zip(*drawn, strict=True))
-        return ids, logprobs
+    def steps(self, rows: int, longest: int, steps: int, adapter: Adapter | None) -> tuple[Tensor, Tensor]:
+        """Draw ``steps`` tokens for each of the first rows: ids and log-probabilities, (steps, rows)."""
+        ids, logprobs = [], []
+        for _ in range(steps):
+            if self._graphs is not None:
+                self._graphs.step(rows, adapter is not None)
+            else:
+                self._step(rows, min(longest, self.positions), adapter)
+            ids.append(self.ids[:rows].clone())
+            logprobs.append(self.logprobs[:rows].clone())
+        return torch.stack(ids), torch.stack(logprobs)
 
-    def _step(self, decoder: Decoder, rows: int, seen: int, adapter: Adapter | None) -> tuple[Tensor, Tensor]:
+    def _step(self, rows: int, seen: int, adapter: Adapter | None) -> None:
         positions = self.at[:rows, None]
         attend = self.pool.attend(slice(rows), positions, seen)
-        hidden = decoder.hidden(self.ids[:rows, None], positions, attend, adapter)
-        uniform = self.uniforms[:rows].gather(1, self.drawn[:rows, None])[:, 0]
-        ids, logprobs = draw(decoder.logits(hidden[:, 0]), self.temperatures[:rows], uniform)
+        hidden = self._decoder.hidden(self.ids[:rows, None], positions, attend, adapter)
+        uniforms = self.uniforms[:rows].gather(1, self.drawn[:rows, None])[:, 0]
+        ids, logprobs = draw(self._decoder.logits(hidden[:, 0]), self.temperatures[:rows], uniforms)
+        self.took(rows, ids, logprobs)
+
+    def took(self, rows: int, ids: Tensor, logprobs: Tensor) -> None:
+        """Note what was drawn. Rows that are over go on until the host looks, but not beyond what there is room for."""
         self.ids[:rows] = ids
-        self.at[:rows] += 1
-        self.drawn[:rows] += 1
-        return ids, logprobs
+        self.logprobs[:rows] = logprobs
+        self.at[:rows] = (self.at[:rows] + 1).clamp(max=self.positions - 1)
+        self.drawn[:rows] = (self.drawn[:rows] + 1).clamp(max=self.uniforms.shape[1] - 1)
 
 
 def draw(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
@@ -244,3 +304,8 @@ def draw(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor
     ids = torch.searchsorted(mass, uniforms[:, None] * mass[:, -1:], right=True)[:, 0].clamp(max=logits.shape[1] - 1)
     ids = torch.where(temperatures > 0, ids, logits.argmax(-1))
     return ids, logprobs.gather(1, ids[:, None])[:, 0]
+
+
+def _to_host(tensor: Tensor) -> Tensor:
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)

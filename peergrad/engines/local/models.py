@@ -84,12 +84,17 @@ def _quiet(_: str) -> None:
 
 def resolve(name: str, *, say: Say = _quiet) -> Path:
     """The folder of a model, downloaded or converted first if need be. ``say`` hears a sentence before each slow step."""
-    path = Path(name).expanduser()
     if name in MODELS:
         return _builtin(MODELS[name], say)
-    if name.strip() and path.is_dir():
+    path = Path(name)
+    try:
+        path = path.expanduser()
+        folder, file = name != "" and path.is_dir(), path.is_file()
+    except (OSError, RuntimeError) as error:  # a folder on the way that may not be entered, a user ~who does not exist
+        raise UserError(f"model: {name!r} can't be read ({error})") from None
+    if folder:
         return _checked(path.absolute(), name)
-    if name.strip() and path.is_file():
+    if file:
         return _file(path.absolute(), name, say)
     if _HUB_ID.fullmatch(name) and path.suffix != ".gguf":
         return _hub(name, say)
@@ -132,9 +137,10 @@ def _meant(name: str, path: Path) -> str:
 
 def _nearby(path: Path) -> str:
     """A folder or file that may have been meant, as the end of a sentence."""
-    names = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-    close = difflib.get_close_matches(path.name, names, 1)
-    return f"; did you mean {str(path.parent / close[0])!r}?" if close else ""
+    with suppress(OSError):
+        if close := difflib.get_close_matches(path.name, [p.name for p in path.parent.iterdir()], 1):
+            return f"; did you mean {str(path.parent / close[0])!r}?"
+    return ""
 
 
 # ------------------------------------------------------------------------------------------------ folders and the hub
@@ -148,7 +154,10 @@ def _checked(folder: Path, name: str) -> Path:
         raise UserError(f"model: {name!r} has no config.json; give {hint}")
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        shards: set[str] = set(json.loads(index.read_text("utf-8")).get("weight_map", {}).values())
+        try:
+            shards: set[str] = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(f"model: {name!r} has a damaged {index.name}; get it again") from None
         if lost := sorted(shard for shard in shards if not (folder / shard).is_file()):
             raise UserError(
                 f"model: {name!r} lacks {len(lost)} of {len(shards)} weight files, {lost[0]} first; get it again"
@@ -221,9 +230,10 @@ def _digest(path: Path, say: Say) -> str:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     with suppress(OSError):  # a note that can't be kept costs time, nothing else
         note.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=note.parent, delete=False) as file:
-            json.dump(now | {"sha256": sha256}, file)
-        os.replace(file.name, note)
+        with tempfile.TemporaryDirectory(dir=note.parent) as temporary:
+            fresh = Path(temporary, note.name)
+            fresh.write_text(json.dumps(now | {"sha256": sha256}), "utf-8")
+            fresh.replace(note)
     return sha256
 
 

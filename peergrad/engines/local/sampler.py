@@ -68,6 +68,9 @@ def _job(ask: Ask, chat: Chat, context: int, seed: int) -> Job | EngineError:
 
     def stopped(ids: list[int]) -> bool:
         # A stop text ends in the newest token and reaches back over at most its own length in tokens.
+        newest = chat.piece(ids[-1])
+        if not any(stop[-1:] in newest for stop in stops):
+            return False
         tail = b"".join(chat.piece(id) for id in ids[-longest - 1 :])
         return any(stop in tail for stop in stops)
 

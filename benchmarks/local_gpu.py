@@ -1,0 +1,210 @@
+"""The local engine on one GPU: sampling, a debate, a training step, in the 1.5B shape with random weights.
+
+Prints a table and, last, one line of JSON. ``--parts`` picks some of: agree, rows, debate, train, peer. ``--tiny`` runs the
+same code on a small shape, for trying it out without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from peergrad.engines.local.backward import gradient
+from peergrad.engines.local.decoder import Decoder
+from peergrad.engines.local.generate import Generator, Job
+from peergrad.engines.local.lora import Lora, LoraRules
+from peergrad.learn.datums import Datum
+
+BANDWIDTH = 4.3e12  # bytes/s a large copy reaches on an H200
+
+
+def model(tiny: bool, device: str) -> Qwen2ForCausalLM:
+    sizes = (
+        {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 96, "num_attention_heads": 4, "vocab_size": 500}
+        if tiny
+        else {"hidden_size": 1536, "num_hidden_layers": 28, "intermediate_size": 8960, "num_attention_heads": 12, "vocab_size": 151936}
+    )
+    config = Qwen2Config(**sizes, num_key_value_heads=2, max_position_embeddings=32768, tie_word_embeddings=True)
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float32 if device == "cpu" else torch.bfloat16)
+    with torch.device(device):
+        made = Qwen2ForCausalLM(config).eval()
+    torch.set_default_dtype(torch.float32)
+    return made
+
+
+class Bench:
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.tiny, self.device = args.tiny, "cpu" if args.tiny else "cuda"
+        self.rng = np.random.default_rng(0)
+        start = time.perf_counter()
+        self.decoder = Decoder(model(args.tiny, self.device))
+        self.generator = Generator(self.decoder, kv_bytes=int((0.2 if args.tiny else 90) * 2**30), max_rows=1024)
+        self.sync()
+        self.loaded_s = time.perf_counter() - start
+        self.result: dict[str, object] = {"benchmark": "local_gpu", "machine": self.machine()}
+
+    def machine(self) -> str:
+        return "cpu" if self.tiny else f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+
+    def sync(self) -> None:
+        if not self.tiny:
+            torch.cuda.synchronize()
+
+    def ids(self, length: int) -> np.ndarray:
+        return self.rng.integers(0, self.decoder.shape.vocabulary - 10, length).astype(np.int32)
+
+    def job(self, prompt: np.ndarray, new: int) -> Job:
+        uniforms = self.rng.random(new, np.float32)
+        return Job(prompt, new, 1.0, uniforms, frozenset(), lambda ids: False)
+
+    def sample(self, jobs: list[Job], adapter=None, weights: int = 0) -> float:
+        self.sync()
+        start = time.perf_counter()
+        self.generator.run(jobs, adapter, weights, threading.Event())
+        self.sync()
+        return time.perf_counter() - start
+
+    def rows(self) -> None:
+        """(a) and (d): rows at once, 512 tokens of prompt, 256 new, nothing shared."""
+        prompt, new = (24, 12) if self.tiny else (512, 256)
+        table = {}
+        shape = self.decoder.shape
+        weight_bytes = sum(w.numel() * w.element_size() for layer in self.decoder.layers for w in layer.weights.values())
+        weight_bytes += self.decoder.unembedding.numel() * self.decoder.unembedding.element_size()
+        position_bytes = 2 * shape.layers * shape.kv_heads * shape.head_size * self.decoder.dtype.itemsize
+        for rows in (4, 8) if self.tiny else (16, 64, 256, 512, 1024):
+            first = self.sample([self.job(self.ids(prompt), new) for _ in range(rows)])
+            seconds = min(self.sample([self.job(self.ids(prompt), new) for _ in range(rows)]) for _ in range(2))
+            prefill = min(self.sample([self.job(self.ids(prompt), 1) for _ in range(rows)]) for _ in range(2))
+            step = (seconds - prefill) / (new - 1)
+            floor = (weight_bytes + rows * (prompt + new / 2) * position_bytes) / BANDWIDTH
+            table[rows] = {
+                "tok_s": round(rows * new / seconds),
+                "step_ms": round(step * 1e3, 3),
+                "floor_ms": round(floor * 1e3, 3),
+                "prefill_s": round(prefill, 3),
+                "first_run_s": round(first, 2),
+            }
+            print("rows", rows, table[rows], flush=True)
+        self.result["rows"] = table
+
+    def debate(self) -> None:
+        """(b): 64 questions of 5 agents; round 1 shares 300 of 360 tokens, 200 new; round 2 adds 800, 300 new."""
+        questions, agents, scale = (3, 2, 10) if self.tiny else (64, 5, 1)
+        seconds = []
+        for attempt in range(3):
+            jobs, start = [], time.perf_counter()
+            for _ in range(questions):
+                shared = self.ids(300 // scale)
+                jobs += [self.job(np.concatenate((shared, self.ids(60 // scale))), 200 // scale) for _ in range(agents)]
+            first = self.sample(jobs, weights=attempt)
+            more = [self.job(np.concatenate((j.prompt_T, np.array(j.ids, np.int32), self.ids(800 // scale))), 300 // scale) for j in jobs]
+            second = self.sample(more, weights=attempt)
+            seconds.append((round(first, 3), round(second, 3), time.perf_counter() - start))
+        best = min(seconds, key=lambda s: s[0] + s[1])
+        total = best[0] + best[1]
+        new = questions * agents * 500 // scale
+        self.result["debate"] = {"round1_s": best[0], "round2_s": best[1], "total_s": round(total, 2), "tok_s": round(new / total)}
+        print("debate", self.result["debate"], flush=True)
+
+    def train(self) -> None:
+        """(c): LoRA of rank 32 on all matrices, 16 sequences of 1024, loss on 40 % of tokens."""
+        count, length = (3, 40) if self.tiny else (16, 1024)
+        lora = Lora(self.decoder, LoraRules(rank=32), 0)
+        data = [self.datum(length) for _ in range(count)]
+        adam = torch.optim.Adam(list(lora.weights.values()))
+        table = {}
+        for tokens in (4096, 8192, 16384):
+            if not self.tiny:
+                torch.cuda.reset_peak_memory_stats()
+            seconds = []
+            for _ in range(4):
+                self.sync()
+                start = time.perf_counter()
+                made = gradient(self.decoder, lora, data, "importance_sampling", tokens)
+                for name, weight in lora.weights.items():
+                    weight.grad = made.by_name[name]
+                adam.step()
+                self.sync()
+                seconds.append(time.perf_counter() - start)
+            peak = 0 if self.tiny else torch.cuda.max_memory_allocated() / 2**30
+            table[tokens] = {"tok_s": round(count * length / min(seconds[1:])), "peak_gib": round(peak, 1)}
+            print("train, micro-batch", tokens, table[tokens], flush=True)
+        self.result["train"] = table
+
+    def datum(self, length: int) -> Datum:
+        ids = self.ids(length + 1)
+        mask = (self.rng.random(length) < 0.4).astype(np.float32)
+        old = mask * np.float32(-np.log(self.decoder.shape.vocabulary))
+        ones = np.ones(length, np.float32)
+        return Datum("d", 0, (0,), ids[:-1], ids[1:], old, mask * self.rng.normal(size=length).astype(np.float32), mask, ones)
+
+    def agree(self) -> None:
+        """Sampler against trainer on the same tokens, with an adapter that is not zero."""
+        lora = Lora(self.decoder, LoraRules(rank=32), 0)
+        with torch.no_grad():
+            for name, weight in lora.weights.items():
+                if "lora_B" in name:
+                    weight.normal_(std=0.01)
+        prompt, new = (24, 12) if self.tiny else (300, 200)
+        jobs = [self.job(self.ids(prompt + i), new) for i in range(8 if self.tiny else 48)]
+        self.sample(jobs, lora.snapshot(), weights=77)
+        data = []
+        for job in jobs:
+            ids = np.concatenate((job.prompt_T, np.array(job.ids, np.int32)))
+            mask = np.zeros(len(ids) - 1, np.float32)
+            mask[len(job.prompt_T) - 1 :] = 1
+            old = mask.copy()
+            old[mask > 0] = job.logprobs
+            data.append(Datum("d", 0, (0,), ids[:-1], ids[1:], old, mask, mask, np.ones_like(mask)))
+        found = gradient(self.decoder, lora, data, "importance_sampling", 8192).logprobs
+        off = np.concatenate([np.abs(new - d.logprobs_T)[d.mask_T > 0] for new, d in zip(found, data, strict=True)])
+        self.result["agree"] = {"mean": float(off.mean()), "p99": float(np.quantile(off, 0.99)), "max": float(off.max())}
+        print("agree", self.result["agree"], flush=True)
+
+    def peer(self) -> None:
+        """transformers.generate on the same shapes."""
+        other = model(self.tiny, self.device)
+        prompt, new = (24, 12) if self.tiny else (512, 256)
+        table = {}
+        for rows in (4,) if self.tiny else (64, 256):
+            ids = torch.from_numpy(np.stack([self.ids(prompt) for _ in range(rows)]).astype(np.int64)).to(self.device)
+            seconds = []
+            for _ in range(2):
+                self.sync()
+                start = time.perf_counter()
+                with torch.no_grad():
+                    other.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, min_new_tokens=new, do_sample=True, top_k=0, pad_token_id=0)
+                self.sync()
+                seconds.append(time.perf_counter() - start)
+            table[rows] = round(rows * new / min(seconds))
+            print("transformers.generate", rows, table[rows], flush=True)
+        self.result["transformers"] = table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--parts", default="agree,rows,debate,train,peer")
+    args = parser.parse_args()
+    bench = Bench(args)
+    bench.result["load_s"] = round(bench.loaded_s, 1)
+    for part in args.parts.split(","):
+        getattr(bench, part)()
+    print(json.dumps(bench.result))
+
+
+if __name__ == "__main__":
+    main()
