@@ -58,6 +58,20 @@ class Pool:
 
         return attend
 
+    def attend_prompt(self, rows: Tensor, positions: Tensor) -> Attend:
+        """``attend`` by a kernel that reads each row in place, for consecutive positions on a GPU."""
+        from peergrad.engines.local import kernels
+
+        write = (rows[:, None], slice(None), positions)
+        starts = positions[:, 0].contiguous()
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = self.kv[layer]
+            keys[write], values[write] = k, v
+            return kernels.attend_prompt(q.contiguous(), keys, values, rows, starts)
+
+        return attend
+
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` positions of a row into another."""
         self.kv[:, :, target, :, :length] = self.kv[:, :, source, :, :length]

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from peergrad.debate.errors import UserError
+from peergrad.engines.local import ops
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
@@ -88,6 +89,11 @@ class Decoder:
         self.unembedding: Tensor = model.lm_head.weight.data
         self.last_norm: Tensor = core.norm.weight.data
         self.device, self.dtype = self.embedding.device, self.embedding.dtype
+        self._ops: Any = ops
+        if self.device.type == "cuda":
+            from peergrad.engines.local import kernels
+
+            self._ops = kernels
         rotary = core.rotary_emb
         self._frequencies = rotary.inv_freq.float().to(self.device)
         self._rotary_scale = float(getattr(rotary, "attention_scaling", 1.0))
@@ -108,27 +114,22 @@ class Decoder:
     def hidden(self, ids: Tensor, positions: Tensor, attend: Attend, adapter: Adapter | None) -> Tensor:
         """The last hidden state of each token: (…, h) for ids and positions of shape (…). See ``grow_rotations``."""
         shape = self.shape
-        cos, sin = self.cos[positions].unsqueeze(-2), self.sin[positions].unsqueeze(-2)
-        heads = (shape.heads, shape.kv_heads, shape.kv_heads)
-        x = F.embedding(ids, self.embedding)
+        x, added = F.embedding(ids, self.embedding).float(), None
         for index, layer in enumerate(self.layers):
-            added = adapter[index] if adapter else {}
-            y = F.rms_norm(x, (shape.hidden,), layer.before_attention, shape.eps)
-            qkv = product(y, layer.weights["qkv"], layer.bias, added.get("qkv")).unflatten(-1, (-1, shape.head_size))
-            q, k, v = qkv.split(heads, -2)
+            lora = adapter[index] if adapter else {}
+            x, y = self._ops.add_norm(x, added, layer.before_attention, shape.eps)
+            qkv = product(y, layer.weights["qkv"], layer.bias, lora.get("qkv")).unflatten(-1, (-1, shape.head_size))
             if layer.query_norm is not None and layer.key_norm is not None:
+                q, k, v = qkv.split((shape.heads, shape.kv_heads, shape.kv_heads), -2)
                 q = F.rms_norm(q, (shape.head_size,), layer.query_norm, shape.eps)
                 k = F.rms_norm(k, (shape.head_size,), layer.key_norm, shape.eps)
-                qk = torch.cat((q, k), -2)
-            else:
-                qk = qkv[..., : shape.heads + shape.kv_heads, :]
-            qk = qk * cos + _rotate_half(qk) * sin
-            q, k = qk.split(heads[:2], -2)
-            x = x + product(attend(index, q, k, v), layer.weights["o"], None, added.get("o"))
-            y = F.rms_norm(x, (shape.hidden,), layer.before_mlp, shape.eps)
-            gate, up = product(y, layer.weights["gate_up"], None, added.get("gate_up")).chunk(2, -1)
-            x = x + product(F.silu(gate) * up, layer.weights["down"], None, added.get("down"))
-        return F.rms_norm(x, (shape.hidden,), self.last_norm, shape.eps)
+                qkv = torch.cat((q, k, v), -2)
+            q, k, v = self._ops.rotate(qkv, shape.kv_heads, self.cos, self.sin, positions)
+            added = product(attend(index, q, k, v), layer.weights["o"], None, lora.get("o"))
+            x, y = self._ops.add_norm(x, added, layer.before_mlp, shape.eps)
+            gate_up = product(y, layer.weights["gate_up"], None, lora.get("gate_up"))
+            added = product(self._ops.swiglu(gate_up), layer.weights["down"], None, lora.get("down"))
+        return self._ops.add_norm(x, added, self.last_norm, shape.eps)[1]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of every token of the vocabulary (b, V), in float32; not differentiable."""
@@ -171,12 +172,7 @@ def _take(layer: Any) -> Layer:
 def product(x: Tensor, weight: Tensor, bias: Tensor | None, added: tuple[Tensor, Tensor] | None) -> Tensor:
     """x · weightᵀ + bias, and what an adapter adds to it."""
     y = F.linear(x, weight, bias)
-    if added is None:
-        return y
-    down, up = added
-    return y + F.linear(F.linear(x, down), up)
-
-
-def _rotate_half(x: Tensor) -> Tensor:
-    first, second = x.chunk(2, -1)
-    return torch.cat((-second, first), -1)
+    if added is not None:
+        down, up = added
+        y.flatten(0, -2).addmm_(F.linear(x, down).flatten(0, -2), up.T)  # in place: one pass over y less
+    return y

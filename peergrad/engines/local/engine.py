@@ -56,8 +56,9 @@ class Local:
     @staticmethod
     def load_model(model: str, *, device: str | None = None, threads: int | None = None, **settings: Any) -> Local:
         """Load a model by alias, hub id, folder or GGUF file: float32 on a CPU, bfloat16 on a GPU."""
-        from peergrad.engines.local.models import resolve
         from transformers import AutoTokenizer, GenerationConfig
+
+        from peergrad.engines.local.models import resolve
 
         folder = resolve(model)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")

@@ -79,7 +79,7 @@ class Generator:
         """Whether a row of this many tokens can be held at all."""
         return self._row_bytes(tokens) <= self.kv_bytes // 2
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def run(self, jobs: Sequence[Job], adapter: Adapter | None, weights: int, cancelled: threading.Event) -> None:
         """Sample every job, filling in its tokens; stops early, with replies unfinished, when cancelled.
 
@@ -120,7 +120,8 @@ class Generator:
             if state is not None:  # keep to the larger of both where the budget allows, so that sizes settle
                 positions, uniforms = max(positions, state.positions), max(uniforms, state.uniforms.shape[1])
                 rows = min(max(rows, state.rows), max(1, (self.kv_bytes // 2) // self._row_bytes(positions)))
-            self._state = state = None  # free the old one first
+                state.free()
+            self._state = state = None
             self.decoder.grow_rotations(positions)
             self._state = state = State(self.decoder, rows, positions, uniforms)
         return state
@@ -171,8 +172,11 @@ class Generator:
         starts = torch.tensor([common for _, common in batch])
         positions = (starts[:, None] + torch.arange(max(new))).clamp(max=state.positions - 1).to(device)
         rows = torch.tensor([job.row for job, _ in batch], device=device)
-        seen = max(common + max(new) for _, common in batch)
-        attend = state.pool.attend(rows, positions, min(seen, state.positions))
+        if self._cuda:
+            attend = state.pool.attend_prompt(rows, positions)
+        else:
+            seen = max(common + max(new) for _, common in batch)
+            attend = state.pool.attend(rows, positions, min(seen, state.positions))
         hidden = decoder.hidden(torch.from_numpy(ids).to(device), positions, attend, adapter)
         last = hidden[torch.arange(len(batch)), torch.tensor(new) - 1]
         temperatures = torch.tensor([job.temperature for job, _ in batch], device=device)
@@ -244,6 +248,11 @@ class State:
     def moving(self) -> tuple[Tensor, ...]:
         """What a step changes besides the pool."""
         return self.ids, self.at, self.drawn, self.logprobs
+
+    def free(self) -> None:
+        """Let go of the device memory at once: graphs and state know each other, and Python would clear that up later."""
+        self._graphs = None
+        del self.pool
 
     def use(self, adapter: Adapter | None) -> None:
         if self._graphs is not None:

@@ -15,21 +15,86 @@ VOCABULARY_CHUNK = 4096
 
 
 def add_norm(x: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """x + added, and its RMS norm; both (b, h)."""
-    rows, width = x.shape
-    total, normed = torch.empty_like(x), torch.empty_like(x)
-    _add_norm[(rows,)](
-        x, x if added is None else added, weight, total, normed, width, eps, added is not None, triton.next_power_of_2(width)
-    )
-    return total, normed
+    """``ops.add_norm``."""
+    return _AddNorm.apply(x, added, weight, eps)
+
+
+def rotate(qkv: Tensor, kv_heads: int, cos: Tensor, sin: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``ops.rotate``."""
+    return _Rotate.apply(qkv, kv_heads, cos, sin, positions)
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
-    """silu(gate) · up, for (b, 2·i) → (b, i)."""
-    rows, width = gate_up.shape[0], gate_up.shape[1] // 2
-    out = gate_up.new_empty(rows, width)
-    _swiglu[(rows, triton.cdiv(width, 1024))](gate_up, out, width, 1024)
-    return out
+    """``ops.swiglu``."""
+    return _Swiglu.apply(gate_up)
+
+
+class _AddNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, added, weight, eps):
+        width = x.shape[-1]
+        total, normed = torch.empty_like(x, dtype=torch.float32), torch.empty_like(x, dtype=weight.dtype)
+        given = x if added is None else added
+        _add_norm[(x.numel() // width,)](
+            x, given, weight, total, normed, width, eps, added is not None, triton.next_power_of_2(width)
+        )
+        ctx.save_for_backward(total, weight)
+        ctx.eps, ctx.added = eps, added is not None
+        ctx.set_materialize_grads(False)
+        return total, normed
+
+    @staticmethod
+    def backward(ctx, *grads):
+        total, weight = ctx.saved_tensors
+        to_total, to_normed = (None if grad is None else grad.contiguous() for grad in grads)
+        width = total.shape[-1]
+        to_x, to_added = torch.empty_like(total), torch.empty_like(total, dtype=weight.dtype)
+        missing = total if to_total is None else to_total
+        _add_norm_back[(total.numel() // width,)](
+            total, weight, missing, to_normed, to_x, to_added, width, ctx.eps, to_total is not None,
+            triton.next_power_of_2(width),
+        )  # fmt: skip
+        return to_x, to_added if ctx.added else None, None, None
+
+
+class _Rotate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, qkv, kv_heads, cos, sin, positions):
+        *outer, total, size = qkv.shape
+        heads = total - 2 * kv_heads
+        q, k, v = (qkv.new_empty(*outer, count, size) for count in (heads, kv_heads, kv_heads))
+        positions = positions.contiguous()
+        _rotate[(positions.numel(), total)](qkv.contiguous(), cos, sin, positions, q, k, v, heads, kv_heads, size, False)
+        ctx.save_for_backward(cos, sin, positions)
+        return q, k, v
+
+    @staticmethod
+    def backward(ctx, *grads):
+        cos, sin, positions = ctx.saved_tensors
+        q, k, v = (grad.contiguous() for grad in grads)
+        heads, kv_heads, size = q.shape[-2], k.shape[-2], q.shape[-1]
+        back = q.new_empty(*q.shape[:-2], heads + 2 * kv_heads, size)
+        _rotate[(positions.numel(), heads + 2 * kv_heads)](back, cos, sin, positions, q, k, v, heads, kv_heads, size, True)
+        return back, None, None, None, None
+
+
+class _Swiglu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, gate_up):
+        width = gate_up.shape[-1] // 2
+        out = gate_up.new_empty(*gate_up.shape[:-1], width)
+        _swiglu[(out.numel() // width, triton.cdiv(width, 1024))](gate_up, out, width, 1024)
+        ctx.save_for_backward(gate_up)
+        return out
+
+    @staticmethod
+    def backward(ctx, *grads):
+        (gate_up,) = ctx.saved_tensors
+        grad = grads[0].contiguous()
+        width = grad.shape[-1]
+        back = torch.empty_like(gate_up)
+        _swiglu_back[(grad.numel() // width, triton.cdiv(width, 1024))](gate_up, grad, back, width, 1024)
+        return back
 
 
 def rotate_and_store(
@@ -55,7 +120,17 @@ def rotate_and_store(
     return q
 
 
-def attend(q: Tensor, keys: Tensor, values: Tensor, at: Tensor) -> Tensor:
+def attend(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    at: Tensor,
+    *,
+    block: int = 64,
+    warps: int = 4,
+    stages: int = 2,
+    splits: int | None = None,
+) -> Tensor:
     """Attention of one query a row to positions 0 … at of its own row: (b, n, d) → (b, n·d).
 
     Each row reads only what it holds. With few rows, positions are split among several programs and put together after.
@@ -63,18 +138,34 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, at: Tensor) -> Tensor:
     rows, heads, size = q.shape
     kv_heads, positions = keys.shape[1], keys.shape[2]
     group = heads // kv_heads
-    splits = max(1, min(8, 512 // (rows * kv_heads), positions // 128))
+    splits = splits or max(1, min(8, 128 // (rows * kv_heads), positions // 128))
     out = q.new_empty(rows, heads, size)
     part = q.new_empty(rows, heads, splits, size, dtype=torch.float32) if splits > 1 else out
     lse = q.new_empty(rows, heads, splits, dtype=torch.float32)
     _attend[(rows, kv_heads, splits)](
         q, keys, values, at, part, lse, size**-0.5,
-        keys.stride(0), keys.stride(1), heads, group, splits, size, triton.next_power_of_2(max(group, 16)), 64,
-        num_warps=4, num_stages=3,
+        keys.stride(0), keys.stride(1), heads, group, splits, size, triton.next_power_of_2(max(group, 16)), block,
+        num_warps=warps, num_stages=stages,
     )  # fmt: skip
     if splits > 1:
         _merge[(rows, heads)](part, lse, out, splits, size, triton.next_power_of_2(splits))
     return out.view(rows, heads * size)
+
+
+def attend_prompt(q: Tensor, keys: Tensor, values: Tensor, rows: Tensor, starts: Tensor) -> Tensor:
+    """Attention of new tokens to all before them in their row: (b, t, n, d) → (b, t, n·d).
+
+    Token t of prompt b is at position ``starts[b] + t`` of row ``rows[b]``, whose keys and values are already stored.
+    """
+    b, t, heads, size = q.shape
+    out = torch.empty_like(q)
+    group = heads // keys.shape[1]
+    _attend_prompt[(triton.cdiv(t, 128), heads, b)](
+        q, keys, values, rows, starts, out, t, size**-0.5,
+        keys.stride(0), keys.stride(1), heads, group, size, 128, 64,
+        num_warps=8, num_stages=3,
+    )  # fmt: skip
+    return out.view(b, t, heads * size)
 
 
 def draw(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
@@ -101,13 +192,76 @@ def _add_norm(x, added, weight, total, normed, width, eps, HAS_ADDED: tl.constex
     value = tl.load(x + row * width + column, inside, 0.0).to(tl.float32)
     if HAS_ADDED:
         value += tl.load(added + row * width + column, inside, 0.0).to(tl.float32)
-    # What is kept is rounded, and the norm is of what is kept.
-    kept = value.to(total.dtype.element_ty)
-    tl.store(total + row * width + column, kept, inside)
-    value = kept.to(tl.float32)
+    tl.store(total + row * width + column, value, inside)
     scale = tl.rsqrt(tl.sum(value * value) / width + eps)
     y = value * scale * tl.load(weight + column, inside, 0.0).to(tl.float32)
     tl.store(normed + row * width + column, y.to(normed.dtype.element_ty), inside)
+
+
+@triton.jit
+def _add_norm_back(
+    total, weight, to_total, to_normed, to_x, to_added, width, eps, HAS_TOTAL: tl.constexpr, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < width
+    value = tl.load(total + row * width + column, inside, 0.0)
+    scale = tl.rsqrt(tl.sum(value * value) / width + eps)
+    unit = value * scale
+    slope = tl.load(to_normed + row * width + column, inside, 0.0).to(tl.float32)
+    slope *= tl.load(weight + column, inside, 0.0).to(tl.float32)
+    back = scale * (slope - unit * (tl.sum(slope * unit) / width))
+    if HAS_TOTAL:
+        back += tl.load(to_total + row * width + column, inside, 0.0)
+    tl.store(to_x + row * width + column, back, inside)
+    tl.store(to_added + row * width + column, back.to(to_added.dtype.element_ty), inside)
+
+
+@triton.jit
+def _rotate(
+    qkv, cos, sin, positions, q, k, v,
+    HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, BACK: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    half = SIZE // 2
+    column = tl.arange(0, SIZE // 2)
+    whole = qkv + (token * (HEADS + 2 * KV) + head) * SIZE
+    if head < HEADS:
+        part = q + (token * HEADS + head) * SIZE
+    elif head < HEADS + KV:
+        part = k + (token * KV + head - HEADS) * SIZE
+    else:
+        part = v + (token * KV + head - HEADS - KV) * SIZE
+    if BACK:
+        source, target = part, whole
+    else:
+        source, target = whole, part
+    low = tl.load(source + column).to(tl.float32)
+    high = tl.load(source + half + column).to(tl.float32)
+    if head < HEADS + KV:
+        position = tl.load(positions + token)
+        c = tl.load(cos + position * SIZE + column).to(tl.float32)
+        s = tl.load(sin + position * SIZE + column).to(tl.float32)
+        if BACK:  # the gradient turns the other way
+            s = -s
+        low, high = low * c - high * s, high * c + low * s
+    tl.store(target + column, low.to(q.dtype.element_ty))
+    tl.store(target + half + column, high.to(q.dtype.element_ty))
+
+
+@triton.jit
+def _swiglu_back(gate_up, grad, back, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < width
+    gate = tl.load(gate_up + row * 2 * width + column, inside, 0.0).to(tl.float32)
+    up = tl.load(gate_up + row * 2 * width + width + column, inside, 0.0).to(tl.float32)
+    slope = tl.load(grad + row * width + column, inside, 0.0).to(tl.float32)
+    open_ = tl.sigmoid(gate)
+    to_gate = slope * up * open_ * (1 + gate * (1 - open_))
+    tl.store(back + row * 2 * width + column, to_gate.to(back.dtype.element_ty), inside)
+    tl.store(back + row * 2 * width + width + column, (slope * gate * open_).to(back.dtype.element_ty), inside)
 
 
 @triton.jit
@@ -196,6 +350,41 @@ def _attend(
     place = (row * HEADS + head) * SPLITS + split
     tl.store(part + place[:, None] * SIZE + column[None, :], result.to(part.dtype.element_ty), real[:, None])
     tl.store(lse + place, tl.where(empty, -float("inf"), top + tl.log(weight)), real)
+
+
+@triton.jit
+def _attend_prompt(
+    q, keys, values, rows, starts, out, tokens, scale,
+    row_stride, head_stride,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, QUERIES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    head = tl.program_id(1)
+    prompt = tl.program_id(2).to(tl.int64)
+    token = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
+    column = tl.arange(0, SIZE)
+    real = token < tokens
+    place = ((prompt * tokens + token[:, None]) * HEADS + head) * SIZE + column[None, :]
+    query = tl.load(q + place, real[:, None], 0.0)
+    position = tl.load(starts + prompt).to(tl.int32) + token
+    base = tl.load(rows + prompt).to(tl.int64) * row_stride + (head // GROUP) * head_stride
+    top = tl.full((QUERIES,), -float("inf"), tl.float32)
+    weight = tl.zeros((QUERIES,), tl.float32)
+    sum_ = tl.zeros((QUERIES, SIZE), tl.float32)
+    end = tl.max(tl.where(real, position, 0)) + 1
+    for block in range(0, end, BLOCK):
+        at = block + tl.arange(0, BLOCK)
+        held = at < end
+        key = tl.load(keys + base + at[None, :].to(tl.int64) * SIZE + column[:, None], held[None, :], 0.0)
+        score = tl.dot(query, key) * scale
+        score = tl.where(at[None, :] <= position[:, None], score, -float("inf"))
+        new_top = tl.maximum(top, tl.max(score, 1))
+        shrink = tl.exp(top - new_top)
+        p = tl.exp(score - new_top[:, None])
+        value = tl.load(values + base + at[:, None].to(tl.int64) * SIZE + column[None, :], held[:, None], 0.0)
+        sum_ = sum_ * shrink[:, None] + tl.dot(p.to(value.dtype), value)
+        weight = weight * shrink + tl.sum(p, 1)
+        top = new_top
+    tl.store(out + place, (sum_ / weight[:, None]).to(out.dtype.element_ty), real[:, None])
 
 
 @triton.jit
