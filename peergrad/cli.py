@@ -1,4 +1,7 @@
-"""The command ``peergrad``. Exit codes: 0 done, 2 the input can't be used (nothing was written), 130 interrupted."""
+"""The command ``peergrad``.
+
+Exit codes: 0 done, 1 the world failed (network, disk), 2 the input can't be used (nothing was written), 130 interrupted.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Annotated, Literal
 import tyro
 
 from peergrad import __version__
-from peergrad.debate.errors import UserError
+from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
 from peergrad.debate.transcript import read_file
 from peergrad.learn.advantages import Center, advantages
@@ -67,6 +70,28 @@ def score_files(
         show.as_tables(batch, centred)
 
 
+@app.command(name="models")
+def list_models(get: str | None = None) -> None:
+    """List the built-in models and what is in the cache.
+
+    Args:
+        get: Download and convert a model now: an alias, a hub id or a GGUF file. A later run then starts quickly.
+    """
+    from peergrad.engines.local import models  # needs no torch until something is converted
+
+    if get is not None:
+        models.prefetch(get, say=lambda sentence: print(visible(sentence), file=sys.stderr))
+        return
+    print("Built in:")
+    for model in models.MODELS.values():
+        print(f"  {model.alias:<12} {model.title}, {model.licence}, {model.megabytes} MB to download")
+    print(f"In the cache ({models.cache()}):")
+    for held in models.cached():
+        state = "" if held.whole else f", to be made again: {held.wrong}"
+        print(f"  {visible(held.name):<12} {held.bytes / 1e6:.0f} MB{visible(state)}")
+    print("Any Hugging Face folder, hub id or GGUF file works too; --get NAME fetches and converts one now.")
+
+
 @app.command(name="version")
 def version() -> None:
     """Print the version."""
@@ -82,6 +107,9 @@ def main() -> None:
     except UserError as error:
         print(f"peergrad: {visible(str(error))}", file=sys.stderr)
         code = 2
+    except EngineError as error:
+        print(f"peergrad: {visible(str(error))}", file=sys.stderr)
+        code = 1
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:  # the reader of our output left, as `| head` does; keep Python from complaining about it

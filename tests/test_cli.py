@@ -137,6 +137,21 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path):
     assert process.wait() == 0
 
 
+def test_models_are_listed_and_mistakes_explained(tmp_path):
+    env = os.environ | {"PEERGRAD_CACHE": str(tmp_path / "cache")}
+    listed = run("models", env=env)
+    assert listed.returncode == 0
+    assert "smollm2" in listed.stdout
+    wrong = run("models", "--get", "smollm3", env=env)
+    assert wrong.returncode == 2
+    assert "smollm2" in wrong.stderr
+    assert not (tmp_path / "cache").exists()
+    nowhere = run("models", "--get", "nobody/nothing", env=env | {"HF_HUB_OFFLINE": "1"})
+    assert nowhere.returncode in (1, 2)
+    assert "Traceback" not in nowhere.stderr
+    assert "\npeergrad: nobody/nothing" in nowhere.stderr
+
+
 def test_scoring_needs_no_torch_and_half_a_second():
     code = (
         "import sys, runpy\n"
