@@ -94,3 +94,6 @@ def test_models_that_cannot_chat_are_refused():
     plain.chat_template = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
     with pytest.raises(UserError, match="drops what the assistant said"):
         Chat(plain)
+    plain.chat_template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    with pytest.raises(UserError, match="no system role"):
+        Chat(plain)

@@ -128,6 +128,49 @@ def test_memory_is_bounded_and_what_is_longest_unused_goes_first():
     assert local.generator.prefilled - before > 60  # the oldest is not
 
 
+def test_room_is_made_once_and_not_lost_to_one_long_ask():
+    local = engine(max_rows=32, kv_gb=0.004)
+    sampler = local.base_sampler()
+    sample(sampler, [ask("long " * 300, tokens=200)])
+    long_one = local.generator._state
+    assert long_one.rows <= 3
+    wide = [ask(f"short {i}", debate=f"d{i}", tokens=10) for i in range(20)]
+    sample(sampler, wide)
+    state = local.generator._state
+    assert state.rows == 20
+    for _ in range(3):
+        sample(sampler, wide[:7])
+        assert local.generator._state is state
+
+
+def test_a_failure_leaves_nothing_behind(monkeypatch):
+    local = engine()
+    clean = sample(engine().base_sampler(), ASKS)
+    real, calls = local.decoder.hidden, []
+
+    def failing(*args):
+        calls.append(1)
+        if len(calls) == 12:
+            raise RuntimeError("device lost")
+        return real(*args)
+
+    monkeypatch.setattr(local.decoder, "hidden", failing)
+    with pytest.raises(RuntimeError, match="device lost"):
+        sample(local.base_sampler(), ASKS)
+    assert [reply.text for reply in sample(local.base_sampler(), ASKS)] == [reply.text for reply in clean]
+
+
+def test_a_diverged_adapter_does_not_poison_the_base():
+    local = engine()
+    clean = sample(engine().base_sampler(), ASKS)
+    with torch.no_grad():
+        for weight in local._lora.weights.values():
+            weight.fill_(float("nan"))
+    broken = sample(asyncio.run(local.sampler()), ASKS)
+    assert not any(reply.tokens.sound for reply in broken)
+    assert [reply.text for reply in sample(local.base_sampler(), ASKS)] == [reply.text for reply in clean]
+
+
 def test_stops_ends_and_limits():
     local = engine()
     free = sample(local.base_sampler(), [ask("x", tokens=60)])[0]

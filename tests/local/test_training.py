@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -171,6 +172,37 @@ def test_an_old_sampler_answers_the_same_after_ten_steps():
     assert [r.text for r in at_once[2]] == [r.text for r in before[1]]
 
 
+def test_a_snapshot_taken_while_training_is_of_one_moment():
+    local = trained_engine()
+    asks = [ask("x", tokens=20)]
+    real = local._adam.step
+
+    def slow():
+        real()
+        time.sleep(0.2)  # weights are new, their name is not yet
+
+    local._adam.step = slow
+
+    async def go():
+        before = await (await local.sampler()).sample(asks)
+        step = asyncio.create_task(local.step(DATA, "ppo", 5e-2))
+        await asyncio.sleep(0.15)
+        during = await local.sampler()
+        await step
+        return before, await during.sample(asks), await (await local.sampler()).sample(asks)
+
+    before, during, after = asyncio.run(go())
+    assert [r.text for r in during] in ([r.text for r in before], [r.text for r in after])
+    same_as = after if during[0].text == after[0].text else before
+    assert during[0].tokens.logprobs_T == pytest.approx(same_as[0].tokens.logprobs_T, abs=1e-4)
+
+
+def test_temperature_zero_can_be_trained_on():
+    local = trained_engine()
+    greedy = replace(DATA[0], temperatures_T=np.where(DATA[0].mask_T > 0, 0, 1).astype(np.float32))
+    assert np.isfinite(gradient(local.decoder, local._lora, [greedy], "cispo", 100).loss)
+
+
 def test_saving_and_loading_restores_exactly(tmp_path):
     first, second = trained_engine(), engine(lora=LoraRules(rank=4, alpha=8.0), seed=9)
     asyncio.run(first.step(DATA, "ppo", 1e-2))
@@ -184,7 +216,9 @@ def test_saving_and_loading_restores_exactly(tmp_path):
     one, two = (asyncio.run(asyncio.run(local.sampler()).sample(asks)) for local in (first, second))
     assert one == two
     with pytest.raises(UserError, match="another rank or other targets"):
-        asyncio.run(engine(lora=LoraRules(rank=2)).load(tmp_path))
+        asyncio.run(engine(lora=LoraRules(rank=2, alpha=8.0)).load(tmp_path))
+    with pytest.raises(UserError, match=r"alpha 8\.0, this run 64"):
+        asyncio.run(engine(lora=LoraRules(rank=4, alpha=64.0)).load(tmp_path))
     with pytest.raises(UserError, match="no checkpoint"):
         asyncio.run(first.load(tmp_path / "nowhere"))
 

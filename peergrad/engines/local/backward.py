@@ -42,11 +42,14 @@ def gradient(decoder: Decoder, lora: Lora, data: Sequence[Datum], loss: LossName
     waiting = micro_batches([len(datum) for datum in data], tokens)
     while waiting:
         indices = waiting.pop(0)
+        grads, found = (), []
         try:
             part, grads, found = _micro_batch(decoder, lora, [data[i] for i in indices], loss)
         except torch.OutOfMemoryError:
             if len(indices) == 1:
                 raise
+            part = None
+        if part is None:  # only here has the exception let go of the tensors it held
             torch.cuda.empty_cache()
             half = len(indices) // 2
             waiting[:0] = [indices[:half], indices[half:]]
@@ -105,6 +108,7 @@ def _micro_batch(
         chunk = slice(start, start + _CHUNK)
         targets, old, advantages, temperatures = (column[chunk] for column in columns)
         with torch.no_grad():
+            temperatures = temperatures.clamp(min=1e-6)  # as the sampler does
             scores = decoder.logits(hidden[chunk]) / temperatures[:, None]
             logprobs = scores.gather(1, targets[:, None])[:, 0] - scores.logsumexp(-1)
         logprobs.requires_grad_()

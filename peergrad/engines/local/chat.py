@@ -41,6 +41,7 @@ class Chat:
         names = sorted(self._special, key=len, reverse=True)
         self._special_in = re.compile("|".join(map(re.escape, names)) or r"(?!)")
         self._pieces = _pieces(tokenizer)
+        self._render(({"role": "system", "content": "."}, {"role": "user", "content": "."}), True)
         exchange = ({"role": "user", "content": "."}, {"role": "assistant", "content": _HOLE.format(1)})
         after = self._after_hole(exchange, 1, False)
         closing = self._special_in.match(after)
@@ -74,14 +75,19 @@ class Chat:
         return self._pieces[id] if id < len(self._pieces) else b""
 
     def _render(self, messages: Sequence[dict[str, str]], generate: bool) -> str:
-        return self._tokenizer.apply_chat_template(
-            list(messages), tokenize=False, add_generation_prompt=generate, enable_thinking=False
-        )
+        from jinja2 import TemplateError
+
+        try:
+            return self._tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=generate, enable_thinking=False
+            )
+        except TemplateError as error:
+            raise UserError(f"model: its chat template refuses a system, user, assistant dialogue ({error})") from None
 
     def _after_hole(self, messages: Sequence[dict[str, str]], index: int, generate: bool) -> str:
         """What the template puts after the words of a message. Templates that drop old turns are asked about newer ones."""
         hole = _HOLE.format(index)
-        for start in range(index):
+        for start in range(index + 1):
             _, found, after = self._render(messages[start:], generate).rpartition(hole)
             if found:
                 return after

@@ -69,10 +69,10 @@ class Decoder:
         """Take over the weights of a transformers model, emptying it layer by layer so that there is one copy of each."""
         config = model.config
         name = type(model).__name__
-        if name not in ARCHITECTURES or getattr(config, "sliding_window", None):
-            raise UserError(
-                f"model: {name} is not an architecture the local engine runs; it runs {', '.join(ARCHITECTURES)}"
-            )
+        if name not in ARCHITECTURES:
+            raise UserError(f"model: the local engine does not run {name}; it runs {', '.join(ARCHITECTURES)}")
+        if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
+            raise UserError(f"model: the local engine does not run {name} with sliding-window attention")
         heads = config.num_attention_heads
         self.shape = Shape(
             layers=config.num_hidden_layers,
@@ -93,6 +93,10 @@ class Decoder:
         if self.device.type == "cuda":
             from peergrad.engines.local import kernels
 
+            if self.shape.head_size & (self.shape.head_size - 1):
+                raise UserError(
+                    f"model: a head size of {self.shape.head_size} is no power of two, which the GPU kernels need"
+                )
             self._ops = kernels
         rotary = core.rotary_emb
         self._frequencies = rotary.inv_freq.float().to(self.device)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from peergrad.debate.errors import UserError
+from peergrad.debate.errors import EngineError, UserError
 from peergrad.engines.local.backward import gradient
 from peergrad.engines.local.chat import Chat
 from peergrad.engines.local.decoder import Decoder
@@ -72,7 +72,11 @@ class Local:
         return Local(decoder, Chat(AutoTokenizer.from_pretrained(str(folder)), ends), name=model, **settings)
 
     async def sampler(self) -> LocalSampler:
-        return LocalSampler(self, self._lora.snapshot(), self._weights)
+        return await asyncio.to_thread(self._sampler)
+
+    def _sampler(self) -> LocalSampler:
+        with self._training:  # weights and their name belong together
+            return LocalSampler(self, self._lora.snapshot(), self._weights)
 
     def base_sampler(self) -> LocalSampler:
         """The model as it was before any training."""
@@ -83,7 +87,12 @@ class Local:
 
     def _step(self, data: Sequence[Datum], loss: LossName, lr: float) -> StepStats:
         with self._training:
-            made = gradient(self.decoder, self._lora, data, loss, self._train_tokens)
+            try:
+                made = gradient(self.decoder, self._lora, data, loss, self._train_tokens)
+            except torch.OutOfMemoryError as error:
+                raise EngineError(
+                    f"out of memory while training on one sequence; shorten it or lower kv_gb ({error})"
+                ) from None
             norm = math.sqrt(sum(float(grad.double().square().sum()) for grad in made.by_name.values()))
             new, old, mask = (
                 np.concatenate(column)

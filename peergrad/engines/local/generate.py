@@ -6,6 +6,7 @@ randomness is its own, one uniform number a token, so its neighbours in the batc
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -96,8 +97,8 @@ class Generator:
             while (waiting or active) and not cancelled.is_set():
                 while waiting and len(active) < state.rows and not cancelled.is_set():
                     admitted = self._admit(waiting, active, state, weights)
-                    firsts = self._prefill(admitted, state, adapter)
                     active += [job for job, _ in admitted]
+                    firsts = self._prefill(admitted, state, adapter)
                     for (job, _), (id, logprob) in zip(admitted, firsts, strict=True):
                         job.take(id, logprob)
                     self._close(active, state)
@@ -105,26 +106,36 @@ class Generator:
                     before, drawn = drawn, self._draw(active, state, adapter)
                     self._collect(before if self._cuda else drawn, active, state)
         finally:
-            for job in active:  # cancelled: what the pool holds of them is about to be overwritten
+            for job in active:  # cancelled or failed: what the pool holds of them is about to be overwritten
                 assert job.held is not None
                 self._shelf.forget(job.held)
+            if any(not math.isfinite(sum(job.logprobs)) for job in jobs):
+                state.pool.kv.zero_()  # masked or not, a NaN left in a row would spread to whoever gets it next
 
     def _make_room(self, jobs: Sequence[Job]) -> State:
         """Rows long enough for the longest job, as many as are useful and the budget allows."""
         spare = 2 * self._ahead
         positions = -(-(max(len(job.prompt_T) + job.limit for job in jobs) + spare) // 64) * 64
-        rows = min(self.max_rows, len(jobs), max(1, (self.kv_bytes // 2) // self._row_bytes(positions)))
         uniforms = max(job.limit for job in jobs) + spare
+        wanted = min(self.max_rows, len(jobs))
         state = self._state
-        if state is None or state.rows < rows or state.positions < positions or state.uniforms.shape[1] < uniforms:
-            if state is not None:  # keep to the larger of both where the budget allows, so that sizes settle
-                positions, uniforms = max(positions, state.positions), max(uniforms, state.uniforms.shape[1])
-                rows = min(max(rows, state.rows), max(1, (self.kv_bytes // 2) // self._row_bytes(positions)))
-                state.free()
-            self._state = state = None
-            self.decoder.grow_rotations(positions)
-            self._state = state = State(self.decoder, rows, positions, uniforms)
-        return state
+        if state is not None:
+            long_enough = state.positions >= positions and state.uniforms.shape[1] >= uniforms
+            if long_enough and state.rows >= min(wanted, self._affordable(positions)):
+                return state
+            # Keep what the old one had where that costs no rows, so that sizes settle.
+            wanted, uniforms = max(wanted, state.rows), max(uniforms, state.uniforms.shape[1])
+            if self._affordable(max(positions, state.positions)) >= wanted:
+                positions = max(positions, state.positions)
+            state.free()
+        self._state = state = None
+        self.decoder.grow_rotations(positions)
+        self._state = State(self.decoder, min(wanted, self._affordable(positions)), positions, uniforms)
+        return self._state
+
+    def _affordable(self, positions: int) -> int:
+        """How many rows of this length the budget has room for; one at least, which ``fits`` has been asked about."""
+        return max(1, (self.kv_bytes // 2) // self._row_bytes(positions))
 
     def _row_bytes(self, tokens: int) -> int:
         shape = self.decoder.shape
@@ -216,7 +227,11 @@ class Generator:
             assert job.held is not None
             row = job.row
             held_T = np.concatenate((job.prompt_T, np.array(job.ids[:-1], np.int32)))  # the last token is not computed yet
-            self._shelf.park(state.pool, job.held, held_T)
+            if math.isfinite(sum(job.logprobs)):
+                self._shelf.park(state.pool, job.held, held_T)
+            else:
+                self._shelf.forget(job.held)
+                job.held.row = None
             active.remove(job)
             last = max(active, key=lambda other: other.row, default=None)
             if last is not None and last.row > row:

@@ -26,6 +26,7 @@ class Graphs:
         self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
         self._buffers: Adapter | None = None
         self._memory = None
+        self._read: list[tuple[Tensor, Tensor]] = []
 
     def use(self, adapter: Adapter | None) -> None:
         """Draw with this adapter from now on."""
@@ -55,12 +56,14 @@ class Graphs:
                 decode(self._decoder, state, rows, adapter)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory):
+        # Only this thread is captured: another may be training.
+        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
             decode(self._decoder, state, rows, adapter)
         self._memory = self._memory or graph.pool()
         for tensor, value in zip(state.moving, held, strict=True):
             tensor.copy_(value)
         self._graphs[rows, adapted] = graph
+        self._read.append((self._decoder.cos, self._decoder.sin))  # a graph knows addresses: they must stay
         return graph
 
 

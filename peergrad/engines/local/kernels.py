@@ -1,5 +1,6 @@
-"""Triton kernels for drawing one token a row on a GPU, where many small steps would cost more than their arithmetic.
+"""Triton kernels for a GPU: what lies between matrix products, attention to the cache, and drawing tokens.
 
+Many small steps would cost more than their arithmetic.
 Each computes in float32 and keeps the model's precision in memory. Shapes as in ``decoder``: b rows, n query heads,
 m key/value heads, d head size, S positions.
 """
@@ -161,7 +162,7 @@ def attend_prompt(q: Tensor, keys: Tensor, values: Tensor, rows: Tensor, starts:
     out = torch.empty_like(q)
     group = heads // keys.shape[1]
     _attend_prompt[(triton.cdiv(t, 128), heads, b)](
-        q, keys, values, rows, starts, out, t, size**-0.5,
+        q, keys, values, rows, starts, out, t, keys.shape[2], size**-0.5,
         keys.stride(0), keys.stride(1), heads, group, size, 128, 64,
         num_warps=8, num_stages=3,
     )  # fmt: skip
@@ -354,7 +355,7 @@ def _attend(
 
 @triton.jit
 def _attend_prompt(
-    q, keys, values, rows, starts, out, tokens, scale,
+    q, keys, values, rows, starts, out, tokens, positions, scale,
     row_stride, head_stride,
     HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, QUERIES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -370,7 +371,7 @@ def _attend_prompt(
     top = tl.full((QUERIES,), -float("inf"), tl.float32)
     weight = tl.zeros((QUERIES,), tl.float32)
     sum_ = tl.zeros((QUERIES, SIZE), tl.float32)
-    end = tl.max(tl.where(real, position, 0)) + 1
+    end = tl.minimum(tl.max(tl.where(real, position, 0)) + 1, positions)  # padding may point beyond the row
     for block in range(0, end, BLOCK):
         at = block + tl.arange(0, BLOCK)
         held = at < end

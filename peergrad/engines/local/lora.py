@@ -106,6 +106,9 @@ class Lora:
         from safetensors.torch import load_file
 
         loaded = load_file(str(folder / "adapter_model.safetensors"))
+        alpha = json.loads((folder / "adapter_config.json").read_text())["lora_alpha"]
+        if alpha != self.rules.alpha:
+            raise UserError(f"{folder}: its adapter has alpha {alpha}, this run {self.rules.alpha}; use the same settings")
         if {name: value.shape for name, value in loaded.items()} != {n: w.shape for n, w in self.weights.items()}:
             raise UserError(f"{folder}: its adapter has another rank or other targets than this run; use the same settings")
         for name, value in loaded.items():

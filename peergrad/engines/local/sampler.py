@@ -62,7 +62,7 @@ def _job(ask: Ask, chat: Chat, context: int, seed: int) -> Job | EngineError:
     room = context - len(prompt_T)
     if room < 1:
         return EngineError(f"a prompt of {len(prompt_T)} tokens does not fit the model's context of {context}")
-    limit = min(ask.max_tokens, room)
+    limit = min(max(1, ask.max_tokens), room)
     stops = [stop.encode() for stop in ask.stop]
     longest = max(map(len, stops), default=0)
 
