@@ -27,9 +27,10 @@ async def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--debates", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"])
     args = parser.parse_args()
     start = time.perf_counter()
-    local = Local.load_model(args.model)
+    local = Local.load_model(args.model, dtype=args.dtype)
     loaded = time.perf_counter() - start
     with torch.no_grad():
         for name, weight in local._lora.weights.items():

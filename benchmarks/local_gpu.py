@@ -30,14 +30,14 @@ from peergrad.learn.datums import Datum
 BANDWIDTH = 4.3e12  # bytes/s a large copy reaches on an H200
 
 
-def model(tiny: bool, device: str) -> Qwen2ForCausalLM:
+def model(tiny: bool, device: str, dtype: str) -> Qwen2ForCausalLM:
     hidden, layers, middle, heads, vocabulary = (64, 2, 96, 4, 500) if tiny else (1536, 28, 8960, 12, 151936)
     sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": middle, "vocab_size": vocabulary}
     config = Qwen2Config(
         **sizes, num_attention_heads=heads, num_key_value_heads=2, max_position_embeddings=32768, tie_word_embeddings=True
     )
     torch.manual_seed(0)
-    torch.set_default_dtype(torch.float32 if device == "cpu" else torch.bfloat16)
+    torch.set_default_dtype(torch.float32 if device == "cpu" else getattr(torch, dtype))
     with torch.device(device):
         made = Qwen2ForCausalLM(config).eval()
     torch.set_default_dtype(torch.float32)
@@ -59,7 +59,8 @@ class Bench:
         self.tiny, self.device = args.tiny, "cpu" if args.tiny else "cuda"
         self.rng = np.random.default_rng(0)
         start = time.perf_counter()
-        self.decoder = Decoder(model(args.tiny, self.device))
+        self.dtype = args.dtype
+        self.decoder = Decoder(model(args.tiny, self.device, self.dtype))
         self.generator: Generator | None = None
         self.sync()
         self.loaded_s = time.perf_counter() - start
@@ -176,7 +177,7 @@ class Bench:
         self.sample(jobs, lora.snapshot(), weights=77)
         data = [sampled(job) for job in jobs]
         found = gradient(self.decoder, lora, data, "importance_sampling", 8192).logprobs
-        other = model(self.tiny, self.device).float()
+        other = model(self.tiny, self.device, self.dtype).float()
         exact = []
         for one in data:
             ids = torch.from_numpy(one.inputs_T.astype(np.int64)).to(self.device)[None]
@@ -195,7 +196,7 @@ class Bench:
 
     def peer(self) -> None:
         """transformers.generate on the same shapes."""
-        other = model(self.tiny, self.device)
+        other = model(self.tiny, self.device, self.dtype)
         prompt, new = (24, 12) if self.tiny else (512, 256)
         table = {}
         for rows in (4,) if self.tiny else (64, 256):
@@ -217,6 +218,7 @@ class Bench:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--dtype", choices=["bfloat16", "float16"], default="bfloat16")
     parser.add_argument("--parts", default="agree,rows,debate,train,peer")
     args = parser.parse_args()
     bench = Bench(args)

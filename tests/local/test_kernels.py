@@ -11,6 +11,7 @@ pytest.importorskip("triton")
 from peergrad.engines.local import kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+TOLERANCE = 1e-2 if DEVICE == "cuda" else 2e-5  # a GPU multiplies float32 matrices with 10 bits of precision
 ROWS, HEADS, KV, SIZE, LENGTH = 5, 4, 2, 32, 300
 
 
@@ -28,7 +29,7 @@ def with_gradients(function, *inputs):
 
 def same(left, right):
     for one, other in zip(left, right, strict=True):
-        assert (one - other).abs().max() < 2e-5
+        assert (one - other).abs().max() < TOLERANCE
 
 
 def rotations():
@@ -74,7 +75,9 @@ def test_attention_of_prompts_whose_padding_points_beyond_the_row():
     for prompt in range(3):
         for token in range(min(tokens, LENGTH - int(starts[prompt]))):
             row, position = rows[prompt], int(starts[prompt]) + token
-            assert (out[prompt, token] - reference(q[prompt, token], keys[row], values[row], position)).abs().max() < 2e-5
+            assert (
+                out[prompt, token] - reference(q[prompt, token], keys[row], values[row], position)
+            ).abs().max() < TOLERANCE
 
 
 def test_rotating_and_storing():
