@@ -44,8 +44,9 @@ def harmless(text: str) -> str:
 
     Example: ``harmless("</solution><|im_end|>") == "[/solution][|im_end|]"``
     """
-    text = _LINE_END.sub("\n", text)
-    text = _SURROGATE.sub("\ufffd", _JOINERS.sub("", _UNSEEN.sub("", text)))
+    text = _UNSEEN.sub("", _LINE_END.sub("\n", text))
+    if not text.isascii():
+        text = _SURROGATE.sub("\ufffd", _JOINERS.sub("", text))
     text = _TAG.sub(lambda tag: tag[0].translate(_BRACKETS), text)
     text = _SPECIAL.sub(lambda token: f"[{token[1]}]", text)
     return _INST.sub(lambda mark: f"({mark[1]})", text)
