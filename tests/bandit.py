@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from peergrad.debate.types import Reply, Tokens
-from peergrad.learn.losses import cispo, importance_sampling, ppo, ratio_stats
+from peergrad.learn.losses import cispo, importance_sampling, ppo, optim_metrics
 from peergrad.learn.trainer import StepStats
 
 LOSSES = {"importance_sampling": importance_sampling, "ppo": ppo, "cispo": cispo}
@@ -58,7 +58,7 @@ class Bandit:
                 grad += result.grad_T[t] * dlogits
             all_logprobs.append((logprobs_T, datum))
         columns = zip(*((new_T, datum.logprobs_T, datum.mask_T) for new_T, datum in all_logprobs), strict=True)
-        stats = ratio_stats(*(np.concatenate(column) for column in columns))
+        stats = optim_metrics(*(np.concatenate(column) for column in columns))
         if self.poison:
             value = float("nan")
         self.log.append(("step ends", self.updates))

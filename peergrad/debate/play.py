@@ -40,11 +40,13 @@ async def play_all(
     questions: Sequence[Question],
     sampler: Sampler,
     *,
+    prefix: str = "",
     done: Callable[[Debate | None], None] = lambda _: None,
 ) -> Played:
     """Many debates at once, one per question. A debate the world failed is dropped whole and counted, never half kept.
 
-    ``done`` is told of each debate as it ends, ``None`` for one that was dropped. Give a ``Batcher`` as the sampler.
+    A debate is named by its question after ``prefix``, which keeps apart debates about the same question. ``done`` is told of
+    each debate as it ends, ``None`` for one that was dropped. Give a ``Batcher`` as the sampler.
     """
     ids = [question.id for question in questions]
     if len(set(ids)) != len(ids):
@@ -53,9 +55,9 @@ async def play_all(
 
     async def one(question: Question) -> Debate | None:
         try:
-            debate = await play(protocol, question, sampler)
+            debate = await play(protocol, question, sampler, id=prefix + question.id)
         except EngineError as error:
-            dropped[question.id] = str(error)
+            dropped[prefix + question.id] = str(error)
             debate = None
         done(debate)
         return debate

@@ -11,6 +11,7 @@ from peergrad.debate import contract, prompts
 from peergrad.debate.contract import FULL, SHORT, Order, said
 from peergrad.debate.errors import UserError
 from peergrad.debate.personas import PERSONAS, Persona
+from peergrad.debate.prompts import Wording
 from peergrad.debate.quote import clip, quote
 from peergrad.debate.types import Ask, Debate, Message, Parsed, Turn
 
@@ -24,6 +25,7 @@ class _Rules:
     max_tokens: int = 1024
     order: Order = "strict"
     max_votes: int = 64
+    wording: Wording = "full"
 
     def __post_init__(self) -> None:
         for name in ("agents", "max_rounds", "max_tokens", "max_votes"):
@@ -31,6 +33,11 @@ class _Rules:
                 raise UserError(f"{name}: {getattr(self, name)} is not possible; give a whole number of at least 1")
         if self.agents > MAX_AGENTS:
             raise UserError(f"agents: {self.agents} is not possible; give a whole number from 1 to {MAX_AGENTS}")
+
+    def _system(self, debate: Debate, agent: int, *, full: bool, persona: Persona | None = None) -> str:
+        if self.wording == "brief":
+            return prompts.brief_system(agent, self.agents, persona=persona, full=full)
+        return prompts.system(agent, self.agents, debate.question.style, persona=persona, full=full)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +73,9 @@ class Sequential(_Rules):
             for index, turn in enumerate(turns[since:], since)
         ]
         shown = {turn.agent for turn in turns[since:]}
-        parts = [prompts.question(debate.question), *history, prompts.sequential_task(round_, agent, shown)]
-        system = prompts.system(agent, self.agents, debate.question.style, full=True)
+        task = prompts.sequential_task(round_, agent, shown)
+        parts = [prompts.question(debate.question, self.wording), *history, task]
+        system = self._system(debate, agent, full=True)
         return [
             Ask(
                 debate=debate.id,
@@ -141,14 +149,13 @@ class Parallel(_Rules):
     def _dialogue(self, debate: Debate, agent: int, round_: int, heard: list[str]) -> tuple[Message, ...]:
         """The agent's dialogue up to its turn in this round: the last round's, extended."""
         if round_ == 0:
-            style = debate.question.style
-            system = prompts.system(agent, self.agents, style, persona=self.persona(agent), full=False)
-            first = f"{prompts.question(debate.question)}\n\n{prompts.parallel_task(0, agent, self.agents, None)}"
-            return Message("system", system), Message("user", first)
+            system = self._system(debate, agent, full=False, persona=self.persona(agent))
+            task = prompts.parallel_task(0, agent, self.agents, None, self.wording)
+            return Message("system", system), Message("user", f"{prompts.question(debate.question, self.wording)}\n\n{task}")
         last_round = range((round_ - 1) * self.agents, round_ * self.agents)
         own = next(debate.turns[index] for index in last_round if debate.turns[index].agent == agent)
         since = [heard[index] for index in last_round if debate.turns[index] is not own]
-        task = prompts.parallel_task(round_, agent, self.agents, own.parsed.error)
+        task = prompts.parallel_task(round_, agent, self.agents, own.parsed.error, self.wording)
         return (
             *(own.asked or self._dialogue(debate, agent, round_ - 1, heard)),
             Message("assistant", own.text, own.tokens),

@@ -19,6 +19,7 @@ from peergrad.debate.contract import Order
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field, nearest
 from peergrad.debate.personas import Persona
+from peergrad.debate.prompts import Wording
 from peergrad.debate.protocols import MAX_AGENTS, Parallel, Sequential
 from peergrad.debate.types import Debate, Message, Question, Style, Tokens, Turn, only_text
 
@@ -158,6 +159,8 @@ def _load_protocol(
             )
         elif name == "order":
             settings[name] = cast("Order", field.one_of(("strict", "any")))
+        elif name == "wording":
+            settings[name] = cast("Wording", field.one_of(("full", "brief")))
         elif name == "temperature":
             settings[name] = field.number(0)
         else:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,7 +14,7 @@ from peergrad.debate.batch import Batcher
 from peergrad.debate.errors import EngineError
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.sampler import Sampler
-from peergrad.debate.types import Protocol, Question
+from peergrad.debate.types import Debate, Protocol, Question
 from peergrad.learn.advantages import Center, Values, advantages, has_signal
 from peergrad.learn.credit import credit
 from peergrad.learn.datums import Datum, datums
@@ -28,6 +29,8 @@ class LearnRules:
 
     steps: int
     """Updates to make; each takes one batch of questions."""
+    batch: int = 16
+    """Questions debated in each of them."""
     lr: float = 3e-5
     """Learning rate, at its highest."""
     schedule: Literal["constant", "cosine"] = "constant"
@@ -42,14 +45,15 @@ class LearnRules:
     """How many batches may be sampled ahead, by an older policy, while training goes on; 0 is exactly on-policy."""
     stop_after_bad: int = 3
     """Stop when this many updates in a row had a loss or gradient that was not finite."""
-    deadline_s: float = 600.0
-    """A sampler that takes longer than this to answer costs the debates it holds up."""
     reward: RewardRules = field(default_factory=RewardRules)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """All that happened in one step, for whoever keeps, measures or shows it. ``stats`` is None if there was no signal."""
+    """All that happened in one step, for whoever keeps, measures or shows it. ``stats`` is None if there was no signal.
+
+    ``sampled_s`` and ``trained_s`` are how long the loop waited for the sampler and for the trainer.
+    """
 
     index: int
     lr: float
@@ -58,6 +62,8 @@ class Step:
     advantages: tuple[tuple[Values, ...], ...]
     data: tuple[Datum, ...]
     stats: StepStats | None
+    sampled_s: float
+    trained_s: float
 
     @property
     def without_signal(self) -> int:
@@ -69,22 +75,26 @@ class Stopped(Exception):  # noqa: N818 (a decision, not a fault of the program)
     """Training was stopped by one of its guards; the message says which and what to try."""
 
 
-async def train(
-    trainer: Trainer, protocol: Protocol, batch: Callable[[int], Sequence[Question]], rules: LearnRules, *, first: int = 0
-) -> AsyncIterator[Step]:
+# (step, sampler) → the debates of that step, every seat held by the sampler.
+Rollout = Callable[[int, Sampler], Awaitable[Played]]
+
+
+async def train(trainer: Trainer, rollout: Rollout, rules: LearnRules, *, first: int = 0) -> AsyncIterator[Step]:
     """Train by self-play, yielding each step once its update is done and before the next one begins.
 
-    ``batch(step)`` gives the questions of a step. Keeping, evaluating and showing are the caller's, between two steps:
-    the trainer then holds exactly the weights after the step.
+    Keeping, evaluating and showing are the caller's, between two steps: the trainer then holds exactly the weights after
+    the step.
     """
     sampler = await trainer.sampler()
-    ahead: deque[asyncio.Task[Played]] = deque()
+    ahead: deque[asyncio.Future[Played]] = deque()
     bad_in_a_row = 0
     try:
         for index in range(first, rules.steps):
             while len(ahead) <= min(rules.max_staleness, rules.steps - 1 - index):
-                ahead.append(asyncio.create_task(_self_play(protocol, batch(index + len(ahead)), sampler, rules)))
+                ahead.append(asyncio.ensure_future(rollout(index + len(ahead), sampler)))
+            started = time.monotonic()
             played = await ahead.popleft()
+            sampled_s = time.monotonic() - started
 
             scored = tuple(score(debate, rules.reward) for debate in played.debates)
             centred = advantages(scored, center=rules.center, divide_by_std=rules.divide_by_std)
@@ -96,8 +106,10 @@ async def train(
             )
 
             lr = learning_rate(rules, index)
+            started = time.monotonic()
             stats = await trainer.step(data, rules.loss, lr) if data else None
-            yield Step(index, lr, played, scored, tuple(map(tuple, centred)), data, stats)
+            trained_s = time.monotonic() - started
+            yield Step(index, lr, played, scored, tuple(map(tuple, centred)), data, stats, sampled_s, trained_s)
 
             if stats:
                 bad_in_a_row = bad_in_a_row + 1 if stats.skipped else 0
@@ -126,11 +138,23 @@ def due(step: int, every: int) -> bool:
     return every > 0 and (step + 1) % every == 0
 
 
-async def _self_play(protocol: Protocol, questions: Sequence[Question], sampler: Sampler, rules: LearnRules) -> Played:
-    """A batch of debates, every seat held by the same policy."""
-    async with Batcher(sampler, deadline_s=rules.deadline_s) as batcher:
-        played = await play_all(protocol, questions, batcher)
-    if questions and not played.debates:
-        reason = next(iter(played.dropped.values()))
-        raise EngineError(f"all {len(questions)} debates of a batch were dropped; the first because: {reason}")
-    return played
+def self_play(
+    protocol: Protocol,
+    batch: Callable[[int], Sequence[Question]],
+    *,
+    max_calls: int = 4,
+    deadline_s: float = 600.0,
+    done: Callable[[Debate | None], None] = lambda _: None,
+) -> Rollout:
+    """Debates of the policy with itself about the questions of each step. A sampler slower than the deadline costs debates."""
+
+    async def rollout(step: int, sampler: Sampler) -> Played:
+        questions = batch(step)
+        async with Batcher(sampler, max_calls=max_calls, deadline_s=deadline_s) as batcher:
+            played = await play_all(protocol, questions, batcher, prefix=f"step-{step + 1}/", done=done)
+        if questions and not played.debates:
+            reason = next(iter(played.dropped.values()))
+            raise EngineError(f"all {len(questions)} debates of a batch were dropped; the first because: {reason}")
+        return played
+
+    return rollout

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from peergrad.debate.sampler import Sampler
+from peergrad.debate.types import Ask, Tokens
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import LossName
 
@@ -31,6 +32,10 @@ class Trainer(typing.Protocol):
 
     async def sampler(self) -> Sampler:
         """A sampler of the weights as they are now; later steps do not change it."""
+        ...
+
+    def tokens(self, ask: Ask, text: str) -> Tokens:
+        """Somebody else's words as the tokens of a reply, with log-probability 0: what a lesson is made of."""
         ...
 
     async def save(self, path: Path) -> None:

@@ -10,8 +10,6 @@ import numpy as np
 from peergrad.debate.contract import said
 from peergrad.debate.protocols import consensus_reached
 from peergrad.debate.types import Debate, Question
-from peergrad.learn.datums import Datum
-from peergrad.learn.losses import Array
 from peergrad.reward.pairwise import SCORES
 from peergrad.reward.rewards import Scored
 from peergrad.tasks.base import UNANSWERED, Grade
@@ -73,24 +71,6 @@ def agent_returns(scored: Scored) -> list[float]:
             agent = unit if stream.unit == "agent" else scored.debate.turns[unit].agent
             totals[agent] += stream.weight * (value or 0.0)
     return totals
-
-
-def optim_metrics(data: Sequence[Datum], logprobs: Sequence[Array]) -> Metrics:
-    """How far the trainer's policy is from the sampler's on the action tokens, given the trainer's logprobs of each datum.
-
-    ``v1`` is the mean of the difference of log-probabilities, ``v2`` half the mean of its square; entropy is the sampler's.
-    """
-    chosen = [datum.mask_T > 0 for datum in data]
-    if not any(mask_T.any() for mask_T in chosen):
-        return {}
-    sampled = np.concatenate([datum.logprobs_T[mask_T] for datum, mask_T in zip(data, chosen, strict=True)])
-    trained = np.concatenate([np.asarray(values_T)[mask_T] for values_T, mask_T in zip(logprobs, chosen, strict=True)])
-    difference = sampled.astype(np.float64) - trained
-    return {
-        "optim/kl_sample_train_v1": float(difference.mean()),
-        "optim/kl_sample_train_v2": float(0.5 * (difference**2).mean()),
-        "optim/entropy": -float(sampled.mean(dtype=np.float64)),
-    }
 
 
 def final_grades(debate: Debate, grade: Callable[[Question, str], Grade]) -> list[Grade]:

@@ -26,7 +26,13 @@ UNANSWERED = Grade(correct=False, answer=None)
 
 
 class Task(typing.Protocol):
-    """A set of questions, and the truth about them where there is one."""
+    """A set of questions, and the truth about them where there is one (``known``)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def known(self) -> bool: ...
 
     def __len__(self) -> int: ...
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from peergrad import EngineError, Parallel, Question
-from peergrad.learn.losses import cispo, cross_entropy, importance_sampling, ppo, ratio_stats
-from peergrad.learn.train import LearnRules, Stopped, due, learning_rate, train
+from peergrad.learn.losses import cispo, cross_entropy, importance_sampling, ppo, optim_metrics
+from peergrad.learn.train import LearnRules, Stopped, due, learning_rate, self_play, train
 from tests.bandit import Bandit
 
 RNG = np.random.default_rng(0)
@@ -73,7 +73,7 @@ def batch(step):
 
 def run(rules, trainer, protocol=None):
     async def steps():
-        return [step async for step in train(trainer, protocol or Parallel(agents=3, max_rounds=2), batch, rules)]
+        return [step async for step in train(trainer, self_play(protocol or Parallel(agents=3, max_rounds=2), batch), rules)]
 
     return asyncio.run(steps())
 
@@ -122,7 +122,9 @@ def test_7_5_guards():  # SPEC 7.5
     seen = []
 
     async def go():
-        async for step in train(trainer, Parallel(agents=3, max_rounds=2), batch, LearnRules(steps=9, stop_after_bad=3)):
+        async for step in train(
+            trainer, self_play(Parallel(agents=3, max_rounds=2), batch), LearnRules(steps=9, stop_after_bad=3)
+        ):
             seen.append(step)
 
     with pytest.raises(Stopped, match="3 updates in a row"):
@@ -130,12 +132,12 @@ def test_7_5_guards():  # SPEC 7.5
     assert [step.stats.skipped for step in seen] == [True] * 3
     assert np.array_equal(trainer.logits, before)
     assert [what for what, _ in trainer.log].count("sampler") == 1  # nothing was learned, so the sampler is not renewed
-    stats = ratio_stats(np.log([0.5, 8.0, 99.0]), np.zeros(3), np.array([1, 1, 0]))
+    stats = optim_metrics(np.log([0.5, 8.0, 99.0]), np.zeros(3), np.array([1, 1, 0]))
     assert stats["optim/ratio/max"] == pytest.approx(8)
     assert stats["optim/ratio/min"] == pytest.approx(0.5)
     assert stats["optim/ratio/mean"] == pytest.approx(4.25)
     assert stats["optim/ratio/p99"] == pytest.approx(0.5 + 0.99 * 7.5)
-    assert ratio_stats(NEW, OLD, np.zeros(40)) == {}
+    assert optim_metrics(NEW, OLD, np.zeros(40)) == {}
 
 
 def test_debates_without_signal_make_no_update():

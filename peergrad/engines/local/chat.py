@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from peergrad.debate.errors import UserError
-from peergrad.debate.types import Ids, Message
+from peergrad.debate.types import Ids, Message, Tokens
 from peergrad.engines.base import decode
 
 # Stands for a message's words while the template is rendered: private-use characters, which no template looks for.
@@ -62,6 +62,11 @@ class Chat:
             after = after[closing.end() :]  # the reply ended its turn itself
         new = np.array(self._encode(after, messages), np.int32)
         return np.concatenate((tokens.prompt_T, tokens.ids_T, new))
+
+    def tokens(self, messages: Sequence[Message], text: str, temperature: float) -> Tokens:
+        """Somebody else's words as the tokens of a reply to these messages, with log-probability 0."""
+        prompt_T, ids = self.prompt(messages), self._encode_plain(text)
+        return Tokens.of(prompt_T.tolist(), ids, [0.0] * len(ids), self.text(ids)[1], temperature)
 
     def text(self, ids: Sequence[int]) -> tuple[str, list[int]]:
         """The text of sampled tokens and where each starts in its bytes; a final end of turn has no text."""

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.types import Ask, Tokens
 from peergrad.engines.local.backward import gradient
 from peergrad.engines.local.chat import Chat
 from peergrad.engines.local.decoder import Decoder
@@ -22,7 +23,7 @@ from peergrad.engines.local.generate import Generator
 from peergrad.engines.local.lora import Lora, LoraRules
 from peergrad.engines.local.sampler import LocalSampler
 from peergrad.learn.datums import Datum
-from peergrad.learn.losses import LossName, ratio_stats
+from peergrad.learn.losses import LossName, optim_metrics
 from peergrad.learn.trainer import StepStats
 
 BASE = 0
@@ -51,7 +52,7 @@ class Local:
         self._lora = Lora(decoder, lora or LoraRules(), seed)
         self._adam = torch.optim.Adam(list(self._lora.weights.values()), betas=(0.9, 0.95), eps=1e-8)
         self._training = threading.Lock()
-        self._weights = BASE + 1
+        self._samplers = BASE
 
     @staticmethod
     def load_model(
@@ -87,8 +88,11 @@ class Local:
         return await asyncio.to_thread(self._sampler)
 
     def _sampler(self) -> LocalSampler:
-        with self._training:  # weights and their name belong together
-            return LocalSampler(self, self._lora.snapshot(), self._weights)
+        with self._training:
+            # A name of its own: what one sampler computed is not used by another, so that its answers depend, to the last
+            # bit, on its weights and on what it was asked, never on who else was asked before.
+            self._samplers += 1
+            return LocalSampler(self, self._lora.snapshot(), self._samplers)
 
     def base_sampler(self) -> LocalSampler:
         """The model as it was before any training."""
@@ -110,7 +114,7 @@ class Local:
                 np.concatenate(column)
                 for column in (made.logprobs, [datum.logprobs_T for datum in data], [datum.mask_T for datum in data])
             )
-            metrics = ratio_stats(new, old, mask)
+            metrics = optim_metrics(new, old, mask)
             if not (math.isfinite(made.loss) and math.isfinite(norm)):
                 return StepStats(made.loss, norm, skipped=True, metrics=metrics)
             scale = min(1.0, self._max_grad_norm / norm) if norm else 1.0
@@ -119,29 +123,33 @@ class Local:
             self._adam.param_groups[0]["lr"] = lr
             self._adam.step()
             self._adam.zero_grad()
-            self._weights += 1
             return StepStats(made.loss, norm, metrics=metrics)
+
+    def tokens(self, ask: Ask, text: str) -> Tokens:
+        return self.chat.tokens(ask.messages, text, ask.temperature)
 
     async def save(self, path: Path) -> None:
         await asyncio.to_thread(self._save, path)
 
     def _save(self, path: Path) -> None:
         """A PEFT adapter, the optimizer's state beside it, and what else it takes to go on exactly from here."""
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         with self._training:
             path.mkdir(parents=True, exist_ok=True)
             weights = {name: weight.detach().cpu().contiguous() for name, weight in self._lora.weights.items()}
-            save_file(weights, str(path / "adapter_model.safetensors"), metadata={"format": "pt"})
-            (path / "adapter_config.json").write_text(self._lora.config(self._name))
+            files = {"adapter_model.safetensors": save(weights, metadata={"format": "pt"})}
             moments = {
                 f"{kind}.{name}": self._adam.state[weight][kind].cpu().contiguous()
                 for name, weight in self._lora.weights.items()
                 if weight in self._adam.state
                 for kind in ("exp_avg", "exp_avg_sq", "step")
             }
-            save_file(moments, str(path / "optimizer.safetensors"))
-            (path / "engine.json").write_text(json.dumps({"seed": self.seed, "weights": self._weights}))
+            files["optimizer.safetensors"] = save(moments)
+            files["adapter_config.json"] = self._lora.config(self._name).encode()
+            files["engine.json"] = json.dumps({"seed": self.seed}).encode()
+        for name, content in files.items():
+            (path / name).write_bytes(content)
 
     async def load(self, path: Path) -> None:
         await asyncio.to_thread(self._load, path)
@@ -167,5 +175,3 @@ class Local:
                     }
             state = json.loads((path / "engine.json").read_text())
             self.seed = state["seed"]
-            # A new name for these weights: what was computed under another must not be used for them.
-            self._weights = max(self._weights, state["weights"]) + 1

@@ -1,0 +1,332 @@
+"""A training run from its settings to its folder: start or go on, warm start, self-play, evaluation, checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from peergrad.config import TrainConfig, flat, from_file, to_toml
+from peergrad.debate.errors import UserError
+from peergrad.debate.play import Played
+from peergrad.debate.sampler import Sampler
+from peergrad.debate.transcript import read_file
+from peergrad.debate.types import Debate, Protocol, Question
+from peergrad.learn.train import Stopped, due, self_play, train
+from peergrad.learn.trainer import Trainer
+from peergrad.learn.warm import Teacher, demonstrate, lesson, recorded
+from peergrad.measure.alarms import alarms
+from peergrad.measure.evaluate import debated, direct
+from peergrad.measure.steps import step_metrics
+from peergrad.runs.folder import Progress, Run
+from peergrad.runs.loggers import Logger, open_loggers
+from peergrad.runs.watch import Nobody, Watcher
+from peergrad.tasks.arithmetic import Arithmetic, teacher
+from peergrad.tasks.base import Task
+from peergrad.tasks.files import fingerprint
+from peergrad.tasks.open import open_task
+
+# What may be changed when a run goes on: it decides how long, how fast and what is kept, not what is learned.
+_FREE = (
+    "out",
+    "save_every",
+    "eval_every",
+    "log_to",
+    "stop_on_alarm",
+    "device",
+    "threads",
+    "kv_gb",
+    "max_rows",
+    "deadline_s",
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run's settings with what they name, checked: nothing heavy is loaded yet."""
+
+    config: TrainConfig
+    protocol: Protocol
+    task: Task
+    held_out: Task
+    teach: Teacher | None
+    lessons: Task
+
+    @property
+    def out(self) -> Path:
+        return self.config.keep.out or Path("runs/run")
+
+    def batch(self, step: int) -> list[Question]:
+        """The questions of a step: every question once an epoch, in an order of its own."""
+        size = self.config.learn.batch
+        epoch, place = divmod(step, len(self.task) // size)
+        order = list(range(len(self.task)))
+        random.Random(f"{self.config.keep.seed} {epoch}").shuffle(order)
+        return [self.task[index] for index in order[place * size : (place + 1) * size]]
+
+
+def plan(config: TrainConfig) -> Plan:
+    """Check everything that can be checked without a model."""
+    task, held_out = open_task(
+        config.task.task,
+        level=config.task.level,
+        question_field=config.task.question_field,
+        answer_field=config.task.answer_field,
+        held_out=config.task.eval_questions,
+        seed=config.keep.seed,
+    )
+    if config.learn.batch > len(task):
+        raise UserError(f"batch: {config.learn.batch} is more than the {len(task)} questions there are; give at most that")
+    if config.task.eval_debates > config.task.eval_questions:
+        raise UserError(f"eval_debates: {config.task.eval_debates} is more than eval_questions; give at most that")
+    teach, lessons = None, task
+    if config.warm.warm_steps:
+        if config.warm.warm_from is not None:
+            shown = list(read_file(config.warm.warm_from))
+            wrong = next((d for d in shown if d.agents != config.debate.agents), None)
+            if not shown or wrong:
+                why = f"its debate {wrong.id} has {wrong.agents} agents, not {config.debate.agents}" if wrong else "is empty"
+                raise UserError(f"warm_from: {config.warm.warm_from} can't be learned from: {why}")
+            teach, lessons = recorded(shown), _Shown(shown)
+        elif isinstance(task, Arithmetic):
+            teach = teacher(config.keep.seed)
+        else:
+            raise UserError("warm_from: this task has no teacher of its own; give a transcript file, or warm_steps 0")
+    return Plan(config, config.debate.build(), task, held_out, teach, lessons)
+
+
+def load_engine(config: TrainConfig) -> Trainer:
+    """The engine a run trains with."""
+    try:
+        from peergrad.engines.local.engine import Local
+        from peergrad.engines.local.lora import LoraRules
+    except ImportError as error:
+        raise UserError(f"model: the local engine needs {error.name}; pip install 'peergrad[local]'") from None
+    engine = config.engine
+    return Local.load_model(
+        engine.model,
+        device=engine.device,
+        dtype=engine.dtype,
+        threads=engine.threads,
+        lora=LoraRules(rank=engine.rank, alpha=engine.alpha),
+        seed=config.keep.seed,
+        kv_gb=engine.kv_gb,
+        max_rows=engine.max_rows,
+        train_tokens=engine.train_tokens,
+        max_grad_norm=engine.max_grad_norm,
+    )
+
+
+async def train_run(
+    config: TrainConfig,
+    watch: Watcher | None = None,
+    load: Callable[[TrainConfig], Trainer] = load_engine,
+) -> Run:
+    """Train as the settings say, in their folder; a run that was interrupted goes on where it was.
+
+    Example: ``asyncio.run(train_run(preset("demo")))``
+    """
+    watch = watch or Nobody()
+    made = plan(config)
+    run = Run(made.out, watch.warn)
+    with run.locked():
+        if run.exists:
+            _same(run, made)
+        else:
+            run.begin(to_toml(config), _facts(made))
+        found = run.newest()
+        at = found[0] if found else Progress()
+        if at.step >= config.learn.steps:
+            watch.say(f"{run.path} is finished: {at.step} steps. Raise steps to go on, or give another folder")
+            return run
+        watch.say(f"loading {config.engine.model}")
+        trainer = load(config)
+        loggers = open_loggers(config.keep.log_to, run.path, flat(config))
+        try:
+            await _Training(made, run, trainer, watch, loggers).go(found)
+        finally:
+            for logger in loggers:
+                logger.close()
+    return run
+
+
+class _Training:
+    """One run under way."""
+
+    def __init__(self, made: Plan, run: Run, trainer: Trainer, watch: Watcher, loggers: Sequence[Logger]) -> None:
+        self.plan, self.config = made, made.config
+        self.run, self.trainer, self.watch, self.loggers = run, trainer, watch, loggers
+
+    async def go(self, found: tuple[Progress, Path] | None) -> None:
+        at = Progress()
+        if found:
+            at, folder = found
+            await self.trainer.load(folder)
+            self.run.forget_after(at)
+            self.watch.say(f"going on from {at.name} of {self.run.path}")
+        else:
+            self.run.forget_after(at)
+            await self._evaluate(at)
+            await self._save(at)
+        if at.step == 0:
+            at = await self._warm_start(at)
+        await self._self_play(at)
+
+    async def _warm_start(self, at: Progress) -> Progress:
+        """Show the policy debates, a batch at a time."""
+        warm = self.config.warm
+        for index in range(at.warm, warm.warm_steps):
+            self.watch.begin("warm start", at, 0)
+            started = time.monotonic()
+            assert self.plan.teach is not None
+            first = index * warm.warm_debates
+            shown = [
+                demonstrate(self.trainer, self.plan.protocol, self.plan.lessons[i % len(self.plan.lessons)], self.plan.teach)
+                for i in range(first, first + warm.warm_debates)
+            ]
+            data = lesson(shown)
+            stats = await self.trainer.step(data, "cross_entropy", warm.warm_lr)
+            at = Progress(0, index + 1)
+            metrics = {"warm/loss": stats.loss, "warm/skipped": float(stats.skipped), "lr": warm.warm_lr}
+            metrics |= {"time/train_s": time.monotonic() - started, "tokens/trained": float(sum(map(len, data)))}
+            self._log(at, "warm", metrics)
+            await self._save(at)
+        return at
+
+    async def _self_play(self, at: Progress) -> None:
+        """The loop itself, and around it what is kept of every step."""
+        learn, keep = self.config.learn, self.config.keep
+        history = [line for line in self.run.metrics() if line["phase"] == "train"]
+        async for step in train(self.trainer, self._rollout(), learn, first=at.step):
+            at = Progress(step.index + 1)
+            metrics: dict[str, Any] = dict(step_metrics(step, self.plan.task))
+            history.append(metrics)
+            sounding = alarms(history, step)
+            metrics["alarms"] = [alarm.name for alarm in sounding]
+            self._log(at, "train", metrics)
+            for alarm in sounding:
+                self.watch.alarm(alarm)
+            if due(step.index, keep.eval_every) or at.step == learn.steps:
+                await self._evaluate(at)
+            await self._save(at)
+            if sounding and keep.stop_on_alarm:
+                raise Stopped(f"an alarm sounded after step {at.step}. {sounding[0]}")
+
+    def _rollout(self) -> Callable[[int, Sampler], Any]:
+        """Self-play whose debates are kept before they are learned from, and used again if the step is repeated."""
+        play = self_play(
+            self.plan.protocol,
+            self.plan.batch,
+            max_calls=1,
+            deadline_s=self.config.engine.deadline_s,
+            done=self.watch.debate,
+        )
+
+        async def rollout(index: int, sampler: Sampler) -> Played:
+            name = f"step_{index + 1:06}"
+            if kept := self.run.kept(name):
+                return kept
+            self.watch.begin("sampling", Progress(index + 1), self.config.learn.batch)
+            played = await play(index, sampler)
+            self.run.keep(name, played)
+            self.watch.begin("training", Progress(index + 1), 0)
+            return played
+
+        return rollout
+
+    async def _evaluate(self, at: Progress) -> None:
+        task, count = self.config.task, self.config.task.eval_questions
+        if not count:
+            return
+        self.watch.begin("evaluating", at, task.eval_debates)
+        started = time.monotonic()
+        held_out = self.plan.held_out
+        questions = [held_out[i] for i in range(len(held_out))]
+        sampler = await self.trainer.sampler()
+        metrics: dict[str, Any] = {}
+        if held_out.known:
+            metrics |= await direct(sampler, held_out, questions, self.config.debate.max_tokens)
+        if task.eval_debates:
+            chosen = questions[: task.eval_debates]
+            found, played = await debated(sampler, held_out, chosen, self.plan.protocol, f"eval-{at.step}/")
+            metrics |= found
+            self.run.keep(f"eval_{at.step:06}", played)
+        self._log(at, "eval", metrics | {"time/eval_s": time.monotonic() - started})
+
+    async def _save(self, at: Progress) -> None:
+        self.watch.begin("saving", at, 0)
+        await self.run.checkpoint(at, self.trainer.save)
+        self.run.thin_checkpoints(self.config.keep.save_every)
+
+    def _log(self, at: Progress, phase: str, metrics: Mapping[str, Any]) -> None:
+        self.run.log(at, phase, metrics)
+        self.watch.line(phase, at, metrics)
+        numbers = {name: value for name, value in metrics.items() if isinstance(value, float)}
+        for logger in self.loggers:
+            logger.log(at.step, numbers)
+
+
+class _Shown:
+    """The questions of recorded debates, as a task to take lessons from."""
+
+    name, known = "recorded", False
+
+    def __init__(self, debates: Sequence[Debate]) -> None:
+        self._questions = [debate.question for debate in debates]
+
+    def __len__(self) -> int:
+        return len(self._questions)
+
+    def __getitem__(self, index: int, /) -> Question:
+        return self._questions[index]
+
+    def grade(self, question: Question, solution: str) -> Any:
+        raise NotImplementedError
+
+
+def _facts(made: Plan) -> dict[str, Any]:
+    """What a run was made with, for whoever wants to make it again."""
+    asks = made.protocol.wave(Debate("prompts", Question("prompts", "?", style=made.task[0].style), made.protocol))
+    said = "\n".join(message.text for ask in asks for message in ask.messages)
+    return {
+        "format": 1,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "versions": {"python": platform.python_version()} | _versions(),
+        "seed": made.config.keep.seed,
+        "model": made.config.engine.model,
+        "task": made.task.name,
+        "questions": len(made.task),
+        "questions_sha256": fingerprint([made.task[i] for i in range(len(made.task))]),
+        "prompts_sha256": hashlib.sha256(said.encode()).hexdigest(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in ("peergrad", "numpy", "torch", "transformers"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _same(run: Run, made: Plan) -> None:
+    """Refuse to go on with a run that was made with other settings or other questions."""
+    facts, new = run.facts, _facts(made)
+    for name, what in (("questions_sha256", "questions"), ("prompts_sha256", "prompts")):
+        if facts.get(name) != new[name]:
+            raise UserError(f"out: the run in {run.path} has other {what}; give another folder (out)")
+    before = flat(from_file(TrainConfig(), run.path / "config.toml"))
+    free = _FREE if made.config.learn.schedule == "cosine" else (*_FREE, "steps")
+    for name, value in flat(made.config).items():
+        if name not in free and before[name] != value:
+            raise UserError(
+                f"{name}: the run in {run.path} has {before[name]}, not {value}; give the same, or another folder (out)"
+            )

@@ -1,0 +1,105 @@
+"""Sums to practise on: made, not downloaded, and graded exactly. Five levels, from single digits to two operations.
+
+Also a teacher, who debates about them the way the contract asks, so that a weak model can be shown the form first.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from peergrad.debate.contract import said
+from peergrad.debate.errors import UserError
+from peergrad.debate.types import Debate, Question
+from peergrad.tasks.base import UNANSWERED, Grade, last_boxed
+from peergrad.tasks.numbers import as_number
+
+LEVELS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """``count`` sums of one level. The two splits never share a sum."""
+
+    level: int = 1
+    count: int = 1000
+    seed: int = 0
+    split: Literal["train", "eval"] = "train"
+
+    name = "arithmetic"
+    known = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.level <= LEVELS:
+            raise UserError(f"level: {self.level} is not possible; give a whole number from 1 to {LEVELS}")
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int, /) -> Question:
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        rng = random.Random(f"{self.seed} {self.level} {self.split} {index}")
+        while True:
+            text, answer = _sum(rng, self.level)
+            # A fifth of all sums, the same ones whatever the seed, is kept for evaluation.
+            held_out = random.Random(text).random() < 0.2
+            if held_out == (self.split == "eval"):
+                return Question(f"{self.split}-{index}", f"What is {text}?", str(answer), "boxed", self.name)
+
+    def grade(self, question: Question, solution: str) -> Grade:
+        boxed = last_boxed(solution)
+        number = None if boxed is None else as_number(boxed)
+        if number is None:
+            return UNANSWERED
+        return Grade(correct=str(number) == question.answer, answer=str(number))
+
+
+def teacher(seed: int) -> Callable[[Debate, int], str]:
+    """What a patient debater would say next: mostly right, sometimes wrong, and honest about the others.
+
+    A function of the debate and the agent alone, so the same lesson can be given again.
+    """
+
+    def say(debate: Debate, agent: int) -> str:
+        rng = random.Random(f"{seed} {debate.id} {agent} {len(debate.turns)}")
+        answer = int(debate.question.answer or 0)
+        given = answer if rng.random() < 0.65 else answer + rng.choice((-2, -1, 1, 2, 10))
+        sum_ = debate.question.text.removeprefix("What is ").removesuffix("?")
+        solution = f"{sum_} = \\boxed{{{given}}}"
+        if not debate.turns:
+            return _reply(solution, "N/A", "N/A")
+        right = {
+            turn.agent: as_number(last_boxed(said(turn.text, turn.parsed, "solution")) or "") == answer
+            for turn in debate.turns[-debate.agents :]
+            if turn.agent != agent
+        }
+        evaluation = " ".join(f"Agent {a} is {'right' if ok else 'wrong'}." for a, ok in right.items())
+        best, *rest = sorted(right, key=lambda a: (not right[a], a))
+        comparison = "\n".join(f"Agent {best} {'>' if right[best] > right[a] else '='} Agent {a}" for a in rest) or "N/A"
+        return _reply(f"{sum_} = \\boxed{{{answer}}}", evaluation, comparison)
+
+    return say
+
+
+def _reply(solution: str, evaluation: str, comparison: str) -> str:
+    return f"<solution>{solution}</solution>\n<evaluation>{evaluation}</evaluation>\n<comparison>{comparison}</comparison>"
+
+
+def _sum(rng: random.Random, level: int) -> tuple[str, int]:
+    if level == 1:
+        a, b = rng.randint(1, 9), rng.randint(1, 9)
+        return f"{a} + {b}", a + b
+    if level == 2:
+        a, b = rng.randint(2, 20), rng.randint(1, 20)
+        return (f"{a} + {b}", a + b) if rng.random() < 0.5 or b > a else (f"{a} - {b}", a - b)
+    if level == 3:
+        a, b = rng.randint(10, 99), rng.randint(10, 99)
+        return (f"{a} + {b}", a + b) if rng.random() < 0.5 else (f"{a} - {b}", a - b)
+    if level == 4:
+        a, b = rng.randint(2, 12), rng.randint(2, 12)
+        return f"{a} * {b}", a * b
+    a, b, c = rng.randint(2, 12), rng.randint(2, 12), rng.randint(1, 99)
+    return (f"{a} * {b} + {c}", a * b + c) if rng.random() < 0.5 else (f"{a} * {b} - {c}", a * b - c)

@@ -1,0 +1,102 @@
+"""Questions from a person's file: JSON lines or CSV, one question a row."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from peergrad.debate.errors import UserError
+from peergrad.debate.fields import Field, nearest
+from peergrad.debate.types import Question
+from peergrad.tasks.base import UNANSWERED, Grade, last_boxed
+from peergrad.tasks.numbers import as_number
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """A list of questions. With answers they are asked for in a box and graded; without, there is no truth."""
+
+    name: str
+    questions: Sequence[Question]
+
+    @property
+    def known(self) -> bool:
+        """Whether there is truth to grade by."""
+        return any(question.answer is not None for question in self.questions)
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    def __getitem__(self, index: int, /) -> Question:
+        return self.questions[index]
+
+    def grade(self, question: Question, solution: str) -> Grade:
+        """Numbers are compared as numbers, anything else as text, letter case and blanks aside."""
+        boxed = last_boxed(solution)
+        if boxed is None or question.answer is None:
+            return UNANSWERED
+        given, right = (_normal(text) for text in (boxed, question.answer))
+        return Grade(correct=given == right, answer=given)
+
+
+def read_questions(path: Path, question_field: str = "question", answer_field: str = "answer") -> Questions:
+    """The questions of a ``.jsonl`` or ``.csv`` file. A row that can't be used is refused by file, row and field."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"task: {path} can't be read ({error.strerror}); give a .jsonl or .csv file") from None
+    rows = _csv(raw, path) if path.suffix.lower() == ".csv" else _jsonl(raw, path)
+    questions: list[Question] = []
+    for number, row in rows:
+        if question_field not in row:
+            known = tuple(map(str, row.value))
+            row.wrong(f"has no field {question_field!r} (question_field); {nearest(question_field, known)}")
+        text = row[question_field].text().strip()
+        if not text:
+            row[question_field].wrong("is empty; every row needs a question")
+        found = row.get(answer_field, None)
+        answer = str(found.value) if isinstance(found.value, int | float) else None if found.value is None else found.text()
+        questions.append(Question(f"{path.stem}-{number}", text, answer, "open" if answer is None else "boxed", path.stem))
+    if not questions:
+        raise UserError(f"task: {path} has no questions")
+    return Questions(path.stem, tuple(questions))
+
+
+def fingerprint(questions: Sequence[Question]) -> str:
+    """A hash of all that is asked and of the answers."""
+    hashed = hashlib.sha256()
+    for question in questions:
+        hashed.update(repr((question.id, question.text, question.answer, question.style)).encode())
+    return hashed.hexdigest()
+
+
+def _jsonl(raw: bytes, path: Path) -> Iterator[tuple[int, Field]]:
+    for number, line in enumerate(raw.removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
+        if line.strip():
+            yield number, Field.parse(line, f"{path}, line {number}")
+
+
+def _csv(raw: bytes, path: Path) -> Iterator[tuple[int, Field]]:
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save the file as UTF-8") from None
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    try:
+        for number, row in enumerate(reader, 1):
+            where = f"{path}, row {number}"
+            if None in row or None in row.values():
+                raise UserError(f"{where}: has another number of cells than the header; quote cells that hold commas")
+            yield number, Field({name: cell or None if name != "" else cell for name, cell in row.items()}, where)
+    except csv.Error as error:
+        raise UserError(f"{path}, line {reader.line_num}: is not CSV ({error})") from None
+
+
+def _normal(text: str) -> str:
+    number = as_number(text)
+    return str(number) if number is not None else re.sub(r"\s+", " ", text).strip().casefold()
