@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from peergrad.debate.types import Reply, Tokens
-from peergrad.learn.losses import cispo, importance_sampling, ppo, optim_metrics
+from peergrad.learn.losses import cispo, importance_sampling, optim_metrics, ppo
 from peergrad.learn.trainer import StepStats
 
 LOSSES = {"importance_sampling": importance_sampling, "ppo": ppo, "cispo": cispo}

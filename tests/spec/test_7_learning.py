@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from peergrad import EngineError, Parallel, Question
-from peergrad.learn.losses import cispo, cross_entropy, importance_sampling, ppo, optim_metrics
+from peergrad.learn.losses import cispo, cross_entropy, importance_sampling, optim_metrics, ppo
 from peergrad.learn.train import LearnRules, Stopped, due, learning_rate, self_play, train
 from tests.bandit import Bandit
 
