@@ -17,8 +17,9 @@ import torch
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.engines.local.backward import gradient
 from peergrad.engines.local.chat import Chat
-from peergrad.engines.local.decoder import Decoder
+from peergrad.engines.local.forward import Forward
 from peergrad.engines.local.generate import Generator
+from peergrad.engines.local.loading import load
 from peergrad.engines.local.lora import Lora, LoraRules
 from peergrad.engines.local.sampler import LocalSampler
 from peergrad.learn.datums import Datum
@@ -33,7 +34,7 @@ class Local:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: Forward,
         chat: Chat,
         *,
         name: str = "",
@@ -76,7 +77,7 @@ class Local:
         if device == "cpu":
             torch.set_num_threads(threads or os.cpu_count() or 1)
         dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
-        decoder = Decoder.load(folder, device, getattr(torch, dtype))
+        decoder = load(folder, device, getattr(torch, dtype))
         ends: list[int] = []
         if (folder / "generation_config.json").exists():
             listed = GenerationConfig.from_pretrained(str(folder)).eos_token_id

@@ -15,7 +15,7 @@ from peergrad.debate.errors import EngineError
 from peergrad.debate.sampler import Answer
 from peergrad.debate.types import Ask, Floats, Reply, Tokens
 from peergrad.engines.local.chat import Chat
-from peergrad.engines.local.decoder import Adapter
+from peergrad.engines.local.forward import Adapter
 from peergrad.engines.local.generate import Job
 
 if TYPE_CHECKING:
