@@ -17,6 +17,7 @@ from torch import Tensor
 from peergrad.engines.local.forward import Forward
 from peergrad.engines.local.lora import Lora
 from peergrad.engines.local.losses import token_losses
+from peergrad.engines.local.memory import FULL, ran_out
 from peergrad.engines.local.packed import packed_attention
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import LossName
@@ -44,12 +45,13 @@ def gradient(decoder: Forward, lora: Lora, data: Sequence[Datum], loss: LossName
         grads, found = (), []
         try:
             part, grads, found = _micro_batch(decoder, lora, [data[i] for i in indices], loss)
-        except torch.OutOfMemoryError:
-            if len(indices) == 1:
+        except FULL as error:
+            if len(indices) == 1 or not ran_out(error):
                 raise
             part = None
         if part is None:  # only here has the exception let go of the tensors it held
-            torch.cuda.empty_cache()
+            if decoder.device.type == "cuda":
+                torch.cuda.empty_cache()
             half = len(indices) // 2
             waiting[:0] = [indices[:half], indices[half:]]
             continue

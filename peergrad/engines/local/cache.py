@@ -140,5 +140,12 @@ class Shelf:
 
 
 def _blocks(weights: int, ids_T: Ids) -> list[int]:
+    """A hash for each block of tokens and all before it; each is made from the one before, so the text is read once."""
     raw = np.ascontiguousarray(ids_T, np.int32).tobytes()
-    return [hash((weights, raw[: end * 4])) for end in range(BLOCK, len(ids_T) + 1, BLOCK)]
+    size = BLOCK * 4
+    blocks: list[int] = []
+    block = weights
+    for start in range(0, len(raw) - size + 1, size):
+        block = hash((block, raw[start : start + size]))
+        blocks.append(block)
+    return blocks

@@ -21,6 +21,7 @@ from peergrad.engines.local.forward import Forward
 from peergrad.engines.local.generate import Generator
 from peergrad.engines.local.loading import load
 from peergrad.engines.local.lora import Lora, LoraRules
+from peergrad.engines.local.memory import FULL, ran_out
 from peergrad.engines.local.sampler import LocalSampler
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import LossName, ratio_stats
@@ -102,7 +103,9 @@ class Local:
         with self._training:
             try:
                 made = gradient(self.decoder, self._lora, data, loss, self._train_tokens)
-            except torch.OutOfMemoryError as error:
+            except FULL as error:
+                if not ran_out(error):
+                    raise
                 raise EngineError(
                     f"out of memory while training on one sequence; shorten it or lower kv_gb ({error})"
                 ) from None

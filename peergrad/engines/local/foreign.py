@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from peergrad.debate.errors import UserError
 from peergrad.engines.local.forward import Adapter, Attend, Groups, Shape
+from peergrad.engines.local.memory import ran_out
 from peergrad.engines.local.survey import refuse, survey
 
 ATTENTION = "peergrad"
@@ -64,9 +65,11 @@ class ForeignDecoder:
                     model.get_submodule(matrix.name).register_forward_hook(_adding(layer, name))
             model.set_attn_implementation(ATTENTION)
             trial(self, model)
-        except (UserError, torch.OutOfMemoryError):
+        except UserError:
             raise
         except Exception as error:  # code we have not seen, which may fail in any way
+            if ran_out(error):
+                raise
             refuse(model, f"a trial failed ({type(error).__name__}: {str(error).strip().splitlines()[0][:200]})")
 
     def hidden(self, ids: Tensor, positions: Tensor, attend: Attend, adapter: Adapter | None) -> Tensor:
