@@ -166,7 +166,7 @@ def test_what_would_be_wrong_is_refused(name, extra, why):
     torch.manual_seed(0)
     config = getattr(transformers, f"{name}Config")(**(SIZES | extra))
     with pytest.raises(UserError, match=f"^model: the local engine does not run {name}ForCausalLM: {why}"):
-        forward(getattr(transformers, f"{name}ForCausalLM")(config))
+        forward(getattr(transformers, f"{name}ForCausalLM")(config).bfloat16())  # rounding must not hide it
 
 
 def test_chunks_and_capped_logits_are_noticed():

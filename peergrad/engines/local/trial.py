@@ -1,7 +1,7 @@
 """Whether a transformers model gives the same with our attention as with its own: a few tokens, before it is used.
 
-It is run as in training, two sequences end to end, and as in sampling, the beginnings of both and then a token each. What
-mixes tokens otherwise than by attention (a recurrence, positions that are counted instead of read) can't pass.
+It is run as in training, two sequences end to end, and as in sampling, the beginnings of both and then a token each. That
+nothing but attention mixes tokens, such as a recurrence, is seen exactly: without attention a NaN stays where it is.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from peergrad.engines.local.cache import Pool
 from peergrad.engines.local.packed import packed_attention
@@ -32,18 +32,35 @@ def trial(decoder: ForeignDecoder, model: Any) -> None:
 
     generator = torch.Generator().manual_seed(0)
     texts = [torch.randint(decoder.shape.vocabulary, (n,), generator=generator).to(decoder.device) for n in _LENGTHS]
+    if _mixes(decoder, model, texts[0]):
+        refuse(model, "something besides attention mixes its tokens, such as a recurrence")
     model.set_attn_implementation("eager")
     own = [model.get_decoder()(input_ids=text[None], use_cache=False).last_hidden_state[0] for text in texts]
     scores = [model(input_ids=text[None], use_cache=False).logits[0] for text in texts]
     model.set_attn_implementation(ATTENTION)
     hidden = _as_in_training(decoder, texts)
     if _apart(hidden, torch.cat(own) * decoder.scale) > _TOLERANCE[decoder.dtype]:
-        refuse(model, "something besides attention mixes its tokens, or its attention does more than it says")
+        refuse(model, "its attention does more than it says, or its positions are not those it is given")
     if _apart(decoder.logits(hidden), torch.cat(scores)) > _TOLERANCE[decoder.dtype]:
         refuse(model, "its logits are not a product of its last hidden state with one matrix (capped, perhaps)")
     wanted = torch.stack([one[_START] for one in own]) * decoder.scale
     if _apart(_as_in_sampling(decoder, texts), wanted) > _TOLERANCE[decoder.dtype]:
         refuse(model, "it gives something else token by token than all at once")
+
+
+def _mixes(decoder: ForeignDecoder, model: Any, text: Tensor) -> bool:
+    """Whether a token is felt by others although attention gives nothing."""
+
+    def taint(_: nn.Module, __: Any, embedded: Tensor) -> Tensor:
+        return embedded.index_fill(1, torch.tensor([_START], device=embedded.device), torch.nan)
+
+    hook = model.get_input_embeddings().register_forward_hook(taint)
+    try:
+        positions = torch.arange(len(text), device=text.device)
+        hidden = decoder.hidden(text, positions, lambda _, q, __, ___: torch.zeros_like(q).flatten(-2), None)
+    finally:
+        hook.remove()
+    return hidden.isnan().any(-1).nonzero().flatten().tolist() != [_START]
 
 
 def _as_in_training(decoder: ForeignDecoder, texts: list[Tensor]) -> Tensor:
