@@ -22,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from peergrad.engines.local.backward import gradient
-from peergrad.engines.local.decoder import Adapter, Decoder
+from peergrad.engines.local.decoder import Decoder
+from peergrad.engines.local.forward import Adapter
 from peergrad.engines.local.generate import Generator, Job
 from peergrad.engines.local.lora import Lora, LoraRules
 from peergrad.learn.datums import Datum

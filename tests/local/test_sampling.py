@@ -11,6 +11,7 @@ import torch
 
 from peergrad import EngineError, Parallel, Question, play
 from peergrad.debate.types import Message, Tokens
+from peergrad.engines.local.cache import _blocks
 from peergrad.engines.local.generate import draw
 from tests.helpers import short
 from tests.local.tiny import ask, engine, model, tokenizer
@@ -109,6 +110,18 @@ def test_identical_prompts_are_prefilled_once():
     length = len(replies[0].tokens.prompt_T)
     assert local.generator.prefilled <= length + 29 * 16  # each computes at most its last block
     assert len({reply.text for reply in replies}) > 20
+
+
+def test_every_block_names_all_before_it():
+    ids = np.arange(100, dtype=np.int32)
+    blocks = _blocks(1, ids)
+    assert len(blocks) == 6
+    assert _blocks(1, ids[:50]) == blocks[:3]
+    other = ids.copy()
+    other[20] = 0
+    assert [a == b for a, b in zip(blocks, _blocks(1, other), strict=True)] == [True] + [False] * 5
+    assert not set(blocks) & set(_blocks(2, ids))
+    assert _blocks(1, ids[:15]) == []
 
 
 def test_memory_is_bounded_and_what_is_longest_unused_goes_first():

@@ -11,7 +11,7 @@ import pytest
 import torch
 from peft import PeftModel
 
-from peergrad import UserError
+from peergrad import EngineError, UserError
 from peergrad.engines.local import backward
 from peergrad.engines.local.backward import gradient, micro_batches
 from peergrad.engines.local.lora import LoraRules
@@ -102,7 +102,29 @@ def test_micro_batches_do_not_change_the_gradient(loss):
     )
 
 
-def test_out_of_memory_halves_the_micro_batch(monkeypatch):
+def gpu_is_full():
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def cpu_is_full():
+    torch.empty(2**58)
+
+
+@pytest.mark.parametrize("full", [gpu_is_full, cpu_is_full])
+def test_out_of_memory_is_a_sentence(monkeypatch, full):
+    local = trained_engine()
+    monkeypatch.setattr(local.decoder, "hidden", lambda *_: full())
+    with pytest.raises(EngineError, match="out of memory while training on one sequence; shorten it"):
+        asyncio.run(local.step(DATA, "ppo", 1e-3))
+    with pytest.raises(EngineError, match="out of memory while sampling; lower kv_gb"):
+        asyncio.run(local.base_sampler().sample([ask("x")]))
+    monkeypatch.undo()
+    assert asyncio.run(local.base_sampler().sample([ask("x")]))[0].text
+    assert not asyncio.run(local.step(DATA, "ppo", 1e-3)).skipped
+
+
+@pytest.mark.parametrize("full", [gpu_is_full, cpu_is_full])
+def test_out_of_memory_halves_the_micro_batch(monkeypatch, full):
     local = trained_engine()
     whole = gradient(local.decoder, local._lora, DATA, "ppo", 10_000)
     real, sizes = backward._micro_batch, []
@@ -110,7 +132,7 @@ def test_out_of_memory_halves_the_micro_batch(monkeypatch):
     def small(decoder, lora, data, loss):
         sizes.append(len(data))
         if len(data) > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            full()
         return real(decoder, lora, data, loss)
 
     monkeypatch.setattr(backward, "_micro_batch", small)
@@ -243,7 +265,7 @@ def test_some_targets_only_load_in_peft_too(tmp_path):
             pad_token_id=0,
         )
     assert out[0, prompt.shape[1] :].tolist() == reply.tokens.ids_T.tolist()
-    for wrong in ({"rank": 0}, {"targets": ()}, {"targets": ("q_prj",)}):
+    for wrong in ({"rank": 0}, {"rank": -1}):
         with pytest.raises(UserError):
             LoraRules(**wrong)
 

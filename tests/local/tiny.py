@@ -5,21 +5,14 @@ from __future__ import annotations
 import functools
 
 import torch
+import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import PreTrainedTokenizerFast
 
 from peergrad.debate.types import Ask, Message
 from peergrad.engines.local.chat import Chat
-from peergrad.engines.local.decoder import Decoder
 from peergrad.engines.local.engine import Local
+from peergrad.engines.local.loading import forward
 
 # In the manner of each family: how turns are delimited, what is inserted, trimmed or dropped.
 CHATML = (
@@ -45,10 +38,38 @@ ENDS = {"chatml": "<|im_end|>", "qwen3": "<|im_end|>", "llama3": "<|eot_id|>"}
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|begin_of_text|>", "<|start_header_id|>"]
 SPECIAL += ["<|end_header_id|>", "<|eot_id|>"]
 
+# Config, model, and what of the config is not as in all others.
 KINDS = {
-    "llama": (LlamaConfig, LlamaForCausalLM, {}),
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 32}),
+    "llama": ("LlamaConfig", "LlamaForCausalLM", {}),
+    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", {}),
+    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", {"head_dim": 32}),
+}
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+FOREIGN = {
+    "biased llama": ("LlamaConfig", "LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True}),
+    "cohere": ("CohereConfig", "CohereForCausalLM", {"eos_token_id": None, "bos_token_id": None}),
+    "gemma": ("GemmaConfig", "GemmaForCausalLM", {"head_dim": 32}),
+    "gemma3": (
+        "Gemma3TextConfig",
+        "Gemma3ForCausalLM",
+        {
+            "head_dim": 32,
+            "query_pre_attn_scalar": 50,
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+    "gpt2": ("GPT2Config", "GPT2LMHeadModel", {"eos_token_id": None, "bos_token_id": None}),
+    "granite": ("GraniteConfig", "GraniteForCausalLM", {"logits_scaling": 8.0, "attention_multiplier": 0.1}),
+    "mistral": ("MistralConfig", "MistralForCausalLM", {"sliding_window": 8}),
+    "mixtral": ("MixtralConfig", "MixtralForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "neox": ("GPTNeoXConfig", "GPTNeoXForCausalLM", {}),
+    "olmo2": ("Olmo2Config", "Olmo2ForCausalLM", {"eos_token_id": None}),
+    "phi": ("PhiConfig", "PhiForCausalLM", {"partial_rotary_factor": 0.5}),
+    "phi3": ("Phi3Config", "Phi3ForCausalLM", {"sliding_window": 24, "pad_token_id": 0, "eos_token_id": None}),
+    "qwen3 moe": ("Qwen3MoeConfig", "Qwen3MoeForCausalLM", {"mlp_only_layers": [1], **_EXPERTS}),
+    "stablelm": ("StableLmConfig", "StableLmForCausalLM", {"use_qkv_bias": True, "num_key_value_heads": 4}),
+    "starcoder2": ("Starcoder2Config", "Starcoder2ForCausalLM", {"eos_token_id": None, "bos_token_id": None}),
 }
 
 
@@ -66,21 +87,21 @@ def tokenizer(family: str = "chatml") -> PreTrainedTokenizerFast:
     return made
 
 
-def model(kind: str = "llama", *, seed: int = 0, std: float = 0.25) -> torch.nn.Module:
-    config, build, extra = KINDS[kind]
+def model(kind: str = "llama", *, seed: int = 0, std: float = 0.25, context: int = 4096) -> torch.nn.Module:
+    config, build, extra = (KINDS | FOREIGN)[kind]
     torch.manual_seed(seed)
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    sizes |= {"intermediate_size": 96, "vocab_size": len(tokenizer()), "max_position_embeddings": 4096}
-    made = build(config(**sizes, **extra)).eval()
-    for parameter in made.parameters():
-        if parameter.dim() > 1:
+    sizes |= {"intermediate_size": 96, "vocab_size": len(tokenizer()), "max_position_embeddings": context}
+    made = getattr(transformers, build)(getattr(transformers, config)(**(sizes | extra))).eval()
+    for name, parameter in made.named_parameters():
+        if parameter.dim() > 1 or name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=std)
     return made
 
 
 def engine(kind: str = "llama", family: str = "chatml", **settings) -> Local:
     settings = {"kv_gb": 0.05, "max_rows": 8} | settings
-    return Local(Decoder(model(kind)), Chat(tokenizer(family)), **settings)
+    return Local(forward(model(kind)), Chat(tokenizer(family)), **settings)
 
 
 def ask(text: str, *, debate: str = "d", turn: int = 0, tokens: int = 20, temperature: float = 1.0, stop=()) -> Ask:

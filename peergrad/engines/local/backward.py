@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from peergrad.engines.local.decoder import Attend, Decoder
+from peergrad.engines.local.forward import Forward
 from peergrad.engines.local.lora import Lora
 from peergrad.engines.local.losses import token_losses
+from peergrad.engines.local.memory import FULL, ran_out
+from peergrad.engines.local.packed import packed_attention
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import LossName
 
@@ -34,7 +34,7 @@ class Gradient:
     logprobs: list[np.ndarray]
 
 
-def gradient(decoder: Decoder, lora: Lora, data: Sequence[Datum], loss: LossName, tokens: int) -> Gradient:
+def gradient(decoder: Forward, lora: Lora, data: Sequence[Datum], loss: LossName, tokens: int) -> Gradient:
     """Loss and gradient over all data, in micro-batches of at most ``tokens`` tokens; out of memory halves them."""
     total = {name: torch.zeros_like(weight) for name, weight in lora.weights.items()}
     logprobs: list[np.ndarray | None] = [None] * len(data)
@@ -45,12 +45,13 @@ def gradient(decoder: Decoder, lora: Lora, data: Sequence[Datum], loss: LossName
         grads, found = (), []
         try:
             part, grads, found = _micro_batch(decoder, lora, [data[i] for i in indices], loss)
-        except torch.OutOfMemoryError:
-            if len(indices) == 1:
+        except FULL as error:
+            if len(indices) == 1 or not ran_out(error):
                 raise
             part = None
         if part is None:  # only here has the exception let go of the tensors it held
-            torch.cuda.empty_cache()
+            if decoder.device.type == "cuda":
+                torch.cuda.empty_cache()
             half = len(indices) // 2
             waiting[:0] = [indices[:half], indices[half:]]
             continue
@@ -78,7 +79,7 @@ def micro_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
 
 
 def _micro_batch(
-    decoder: Decoder, lora: Lora, data: Sequence[Datum], loss: LossName
+    decoder: Forward, lora: Lora, data: Sequence[Datum], loss: LossName
 ) -> tuple[float, tuple[Tensor, ...], list[np.ndarray]]:
     device = decoder.device
     lengths = [len(datum) for datum in data]
@@ -100,7 +101,8 @@ def _micro_batch(
             ("temperatures_T", torch.float32),
         )
     ]
-    hidden = decoder.hidden(ids, positions, _packed_attention(lengths, device), lora.adapter())[where]
+    attend = packed_attention(lengths, device, decoder.shape.windows)
+    hidden = decoder.hidden(ids, positions, attend, lora.adapter())[where]
     back = torch.empty_like(hidden)
     value = 0.0
     found: list[Tensor] = []
@@ -121,64 +123,8 @@ def _micro_batch(
             back[chunk] = scores.to(hidden.dtype) @ decoder.unembedding
         value += sum_.item()
         found.append(logprobs.detach())
-    grads = torch.autograd.grad(hidden, list(lora.weights.values()), back)
+    # A matrix that no token came by, an expert's perhaps, has no gradient; here that is zero.
+    grads = torch.autograd.grad(hidden, list(lora.weights.values()), back, allow_unused=True, materialize_grads=True)
     everywhere = np.zeros(len(sampled_T), np.float32)
     everywhere[sampled_T] = torch.cat(found).cpu().numpy() if found else 0.0
     return value, grads, np.split(everywhere, np.cumsum(lengths)[:-1])
-
-
-def _packed_attention(lengths: Sequence[int], device: torch.device) -> Attend:
-    """Each sequence attends to itself, causally. Neighbours of similar length are attended to in one call.
-
-    A call pads its sequences on the right, where no earlier token looks, so padding costs a little time and nothing else.
-    """
-    groups: list[tuple[slice, int, int, Tensor]] = []  # tokens, how many sequences, the longest, places when padded
-    start = first = 0
-    while first < len(lengths):
-        last = first + 1
-        while last < len(lengths) and 0.75 * lengths[first] <= lengths[last] <= lengths[first]:
-            last += 1
-        places = [row * lengths[first] + np.arange(length) for row, length in enumerate(lengths[first:last])]
-        total = sum(lengths[first:last])
-        index = torch.from_numpy(np.concatenate(places)).to(device)
-        groups.append((slice(start, start + total), last - first, lengths[first], index))
-        start, first = start + total, last
-
-    def attend(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        outputs: list[Tensor] = []
-        for tokens, rows, longest, places in groups:
-            padded = [_Pad.apply(x[tokens], places, rows * longest).view(rows, longest, *x.shape[1:]) for x in (q, k, v)]
-            q1, k1, v1 = (x.transpose(1, 2) for x in padded)
-            y = F.scaled_dot_product_attention(q1, k1, v1, is_causal=True, enable_gqa=True)
-            outputs.append(_Unpad.apply(y.transpose(1, 2).flatten(0, 1).flatten(1), places))
-        return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
-
-    return attend
-
-
-class _Pad(torch.autograd.Function):
-    """Rows to their places among zeros; back by picking them. Plain indexing would add up gradients one by one."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, places: Tensor, size: int) -> Tensor:
-        ctx.save_for_backward(places)
-        return x.new_zeros(size, *x.shape[1:]).index_copy_(0, places, x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        return grads[0].index_select(0, ctx.saved_tensors[0]), None, None
-
-
-class _Unpad(torch.autograd.Function):
-    """The other way round."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, places: Tensor) -> Tensor:
-        ctx.save_for_backward(places)
-        ctx.size = len(x)
-        return x.index_select(0, places)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        (places,) = ctx.saved_tensors
-        return grads[0].new_zeros(ctx.size, *grads[0].shape[1:]).index_copy_(0, places, grads[0]), None

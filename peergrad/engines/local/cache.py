@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from peergrad.debate.types import Ids
-from peergrad.engines.local.decoder import Attend, Shape
+from peergrad.engines.local.forward import Attend, Shape
 
 BLOCK = 16
 
@@ -38,12 +38,14 @@ class Pool:
         size = (shape.layers, 2, rows, shape.kv_heads, positions, shape.head_size)
         self.kv = torch.zeros(size, device=device, dtype=dtype)
         self.rows, self.positions = rows, positions
+        self._windows = shape.windows
 
     def attend(self, rows: slice | Tensor, positions: Tensor, seen: int) -> Attend:
         """Attention of new tokens at ``positions`` (b, t) of ``rows`` to everything before them, ``seen`` at most."""
         at = torch.arange(self.rows, device=positions.device)[rows] if isinstance(rows, slice) else rows
         write = (at[:, None], slice(None), positions)
-        mask = torch.arange(seen, device=positions.device) <= positions[:, None, :, None]  # (b, 1, t, s)
+        age = positions[:, None, :, None] - torch.arange(seen, device=positions.device)  # (b, 1, t, s)
+        masks = {w: age >= 0 if w is None else (age >= 0) & (age < w) for w in set(self._windows)}
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             b, t, n, d = q.shape
@@ -52,7 +54,7 @@ class Pool:
             keys[write], values[write] = k, v
             # The n/m query heads that share a key head are folded into the query length, so keys are not repeated.
             q = q.view(b, t, m, n // m, d).permute(0, 2, 3, 1, 4).reshape(b, m, n // m * t, d)
-            folded = mask.repeat(1, 1, n // m, 1)
+            folded = masks[self._windows[layer]].repeat(1, 1, n // m, 1)
             y = F.scaled_dot_product_attention(q, keys[rows, :, :seen], values[rows, :, :seen], attn_mask=folded)
             return y.view(b, m, n // m, t, d).permute(0, 3, 1, 2, 4).reshape(b, t, n * d)
 
@@ -138,5 +140,12 @@ class Shelf:
 
 
 def _blocks(weights: int, ids_T: Ids) -> list[int]:
+    """A hash for each block of tokens and all before it; each is made from the one before, so the text is read once."""
     raw = np.ascontiguousarray(ids_T, np.int32).tobytes()
-    return [hash((weights, raw[: end * 4])) for end in range(BLOCK, len(ids_T) + 1, BLOCK)]
+    size = BLOCK * 4
+    blocks: list[int] = []
+    block = weights
+    for start in range(0, len(raw) - size + 1, size):
+        block = hash((block, raw[start : start + size]))
+        blocks.append(block)
+    return blocks

@@ -3,17 +3,21 @@
 A conversation is never rendered twice. The prompt after an agent's own reply is the prompt and reply it was sampled with,
 token by token, and then what the template puts after an assistant's words (SPEC 3.7). So no template can drop or rewrite
 what was said. The words inside messages are text: special tokens in them stay text (SPEC 3.8).
+
+To that end the tokenizer is copied and made blind to its own special tokens; those of the template are replaced by marks
+that nobody can write. So it treats the text around them as it always does: blanks, first words, all of it.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 import re
-from collections.abc import Sequence
+import secrets
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from tokenizers import AddedToken, Tokenizer
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.types import Ids, Message, Tokens
@@ -31,15 +35,24 @@ class Chat:
         if not getattr(tokenizer, "chat_template", None):
             raise UserError("model: its tokenizer has no chat template; use an instruction-tuned model")
         self._tokenizer = tokenizer
-        self._plain = copy.deepcopy(tokenizer.backend_tokenizer)
-        self._plain.no_truncation()
-        self._plain.no_padding()
-        self._plain.encode_special_tokens = True
         added = tokenizer.added_tokens_decoder
         self._special = {str(token): id for id, token in added.items() if token.special}
-        # Longest first, so that a token that begins with another is found whole.
-        names = sorted(self._special, key=len, reverse=True)
-        self._special_in = re.compile("|".join(map(re.escape, names)) or r"(?!)")
+        self._special_in = _any_of(self._special)
+        words = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)
+        # <think> and the like are no words either. Runs of blanks are, and so is what was there when words were learned.
+        markup = {str(t): id for id, t in added.items() if str(t) not in words and str(t).strip()} | self._special
+        self._markup, self._markup_in = markup, _any_of(markup)
+        self._plain = _blind(tokenizer.backend_tokenizer, markup)
+        strips = {str(token): (token.lstrip, token.rstrip) for token in added.values()}
+        marks = {sides: f"\ue002{secrets.token_hex(8)}" for sides in {(False, False), *strips.values()}}
+        self._plain.add_tokens(
+            [AddedToken(mark, lstrip=left, rstrip=right, normalized=False) for (left, right), mark in marks.items()]
+        )
+        self._mark = {name: marks[strips[name]] for name in markup} | {"": marks[False, False]}
+        self._mark_ids = {self._plain.token_to_id(mark) for mark in marks.values()}
+        # A vocabulary of whole pieces has special tokens among them and finds them in text; they are spelled out instead.
+        letters = {id: map(self._plain.token_to_id, name) for name, id in markup.items() if id != tokenizer.unk_token_id}
+        self._spelled = {id: [letter for letter in spelling if letter is not None] for id, spelling in letters.items()}
         self._pieces = _pieces(tokenizer)
         self._render(({"role": "system", "content": "."}, {"role": "user", "content": "."}), True)
         exchange = ({"role": "user", "content": "."}, {"role": "assistant", "content": _HOLE.format(1)})
@@ -57,10 +70,10 @@ class Chat:
         tokens = messages[last].tokens
         assert tokens is not None
         after = self._after_hole(rendered, last, True)
-        closing = self._special_in.match(after)
+        closing, before = self._special_in.match(after), ""
         if closing and self._special[closing[0]] in self.ends and len(tokens.ids_T) and int(tokens.ids_T[-1]) in self.ends:
-            after = after[closing.end() :]  # the reply ended its turn itself
-        new = np.array(self._encode(after, messages), np.int32)
+            after, before = after[closing.end() :], closing[0]  # the reply ended its turn itself
+        new = np.array(self._encode(after, messages, before), np.int32)
         return np.concatenate((tokens.prompt_T, tokens.ids_T, new))
 
     def tokens(self, messages: Sequence[Message], text: str, temperature: float) -> Tokens:
@@ -98,27 +111,47 @@ class Chat:
                 return after
         raise UserError("model: its chat template drops what the assistant said, so a dialogue can't go on from it")
 
-    def _encode(self, rendered: str, messages: Sequence[Message]) -> list[int]:
-        """Template text with its special tokens as tokens, and messages' words filled into the holes as plain text."""
-        ids: list[int] = []
-        text = ""
+    def _encode(self, rendered: str, messages: Sequence[Message], before: str | None = None) -> list[int]:
+        """Template text with its special tokens as tokens, and messages' words filled into the holes as plain text.
+
+        ``before`` is the special token the text goes on from, empty for any other; None: this is the beginning.
+        """
+        marked: list[int] = []
+
+        def mark(found: re.Match[str]) -> str:
+            marked.append(self._markup[found[0]])
+            return self._mark[found[0]]
+
         holes = _HOLES.split(rendered)  # template, index, template, index, …, template
-        for position, part in enumerate(holes):
-            if position % 2:
-                text += messages[int(part)].text
-                continue
-            start = 0
-            for special in self._special_in.finditer(part):
-                ids += self._encode_plain(text + part[start : special.start()])
-                ids.append(self._special[special[0]])
-                text, start = "", special.end()
-            text += part[start:]
-        return ids + self._encode_plain(text)
+        texts = [messages[int(part)].text if i % 2 else self._markup_in.sub(mark, part) for i, part in enumerate(holes)]
+        start = "" if before is None else self._mark[before]
+        # Half a surrogate pair is no text a tokenizer could take.
+        clean = (start + "".join(texts)).encode("utf-8", "replace").decode("utf-8")
+        ids = self._plain.encode(clean, add_special_tokens=False).ids[before is not None :]
+        back = iter(marked)
+        whole = ([next(back)] if id in self._mark_ids else self._spelled.get(id, [id]) for id in ids)
+        return [id for ids in whole for id in ids]
 
     def _encode_plain(self, text: str) -> list[int]:
-        # Half a surrogate pair is no text a tokenizer could take.
-        clean = text.encode("utf-8", "replace").decode("utf-8")
-        return self._plain.encode(clean, add_special_tokens=False).ids if clean else []
+        """The tokens of words that go on from others."""
+        return self._encode(_HOLE.format(0), [Message("assistant", text)], "")
+
+
+def _any_of(names: Iterable[str]) -> re.Pattern[str]:
+    # Longest first, so that a token that begins with another is found whole.
+    return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or r"(?!)")
+
+
+def _blind(backend: Any, names: Collection[str]) -> Any:
+    """A copy of a tokenizer for which these added tokens are text."""
+    content = json.loads(backend.to_str())
+    for token in content["added_tokens"]:
+        token["special"] = token["content"] in names
+    made = Tokenizer.from_str(json.dumps(content))
+    made.encode_special_tokens = True
+    made.no_truncation()
+    made.no_padding()
+    return made
 
 
 def _pieces(tokenizer: Any) -> list[bytes]:

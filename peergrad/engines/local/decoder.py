@@ -7,9 +7,8 @@ What attention looks at is the caller's: a cache of keys and values when samplin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch.nn import functional as F
 
 from peergrad.debate.errors import UserError
 from peergrad.engines.local import ops
+from peergrad.engines.local.forward import Adapter, Attend, Groups, Matrix, Shape
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
@@ -28,26 +28,10 @@ FUSED = {
     "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
     "down": ("mlp.down_proj",),
 }
+_UNBIASED = [name for fused, names in FUSED.items() if fused != "qkv" for name in names]
 
-# For each layer and fused matrix: what is added to a product with it, given its input. Empty: the bare base model.
-Adapter = list[dict[str, tuple[Tensor, Tensor]]]
-
-# (layer, query (…, n, d), key (…, m, d), value (…, m, d)) → (…, n·d)
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The sizes of a model."""
-
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_size: int
-    vocabulary: int
-    context: int
-    eps: float
+# Rotations that are the same however long the text is.
+_ROTATIONS = ("default", "linear", "llama3", "yarn")
 
 
 @dataclass(frozen=True)
@@ -67,23 +51,23 @@ class Decoder:
 
     def __init__(self, model: Any) -> None:
         """Take over the weights of a transformers model, emptying it layer by layer so that there is one copy of each."""
+        if not Decoder.runs(model):
+            raise UserError(
+                f"model: {type(model).__name__} is not built like {', '.join(ARCHITECTURES)}; use ForeignDecoder"
+            )
         config = model.config
-        name = type(model).__name__
-        if name not in ARCHITECTURES:
-            raise UserError(f"model: the local engine does not run {name}; it runs {', '.join(ARCHITECTURES)}")
-        if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
-            raise UserError(f"model: the local engine does not run {name} with sliding-window attention")
         heads = config.num_attention_heads
         self.shape = Shape(
             layers=config.num_hidden_layers,
             hidden=config.hidden_size,
             heads=heads,
             kv_heads=config.num_key_value_heads,
-            head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
+            head_size=_head_size(config),
             vocabulary=config.vocab_size,
             context=config.max_position_embeddings,
-            eps=config.rms_norm_eps,
+            windows=(None,) * config.num_hidden_layers,
         )
+        self.eps: float = config.rms_norm_eps
         core = model.model
         self.embedding: Tensor = core.embed_tokens.weight.data
         self.unembedding: Tensor = model.lm_head.weight.data
@@ -93,10 +77,6 @@ class Decoder:
         if self.device.type == "cuda":
             from peergrad.engines.local import kernels
 
-            if self.shape.head_size & (self.shape.head_size - 1):
-                raise UserError(
-                    f"model: a head size of {self.shape.head_size} is no power of two, which the GPU kernels need"
-                )
             self._ops = kernels
         rotary = core.rotary_emb
         self._frequencies = rotary.inv_freq.float().to(self.device)
@@ -106,14 +86,25 @@ class Decoder:
         for layer in core.layers:
             self.layers.append(_take(layer))
             layer.to("meta")
+        self.matrices: Sequence[Groups] = [self._matrices(index) for index in range(self.shape.layers)]
+        self.elsewhere: frozenset[str] = frozenset()
 
     @staticmethod
-    def load(folder: Path, device: str, dtype: torch.dtype) -> Decoder:
-        """Load a Hugging Face folder."""
-        from transformers import AutoModelForCausalLM
-
-        model: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, attn_implementation="sdpa")
-        return Decoder(model.to(device))
+    def runs(model: Any) -> bool:
+        """Whether a transformers model is built as this forward pass expects."""
+        config, name = model.config, type(model).__name__
+        if name not in ARCHITECTURES or config.hidden_act != "silu" or model.lm_head.bias is not None:
+            return False
+        if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
+            return False
+        rotary = model.model.rotary_emb
+        if (config.rope_parameters or {}).get("rope_type", "default") not in _ROTATIONS:
+            return False
+        size = _head_size(config)
+        if 2 * len(rotary.inv_freq) != size or (model.device.type == "cuda" and size & (size - 1)):
+            return False  # the GPU's kernels want a power of two
+        biased = [name for name in _UNBIASED if model.model.layers[0].get_submodule(name).bias is not None]
+        return not biased
 
     def hidden(self, ids: Tensor, positions: Tensor, attend: Attend, adapter: Adapter | None) -> Tensor:
         """The last hidden state of each token: (…, h) for ids and positions of shape (…). See ``grow_rotations``."""
@@ -121,19 +112,19 @@ class Decoder:
         x, added = F.embedding(ids, self.embedding).float(), None
         for index, layer in enumerate(self.layers):
             lora = adapter[index] if adapter else {}
-            x, y = self._ops.add_norm(x, added, layer.before_attention, shape.eps)
+            x, y = self._ops.add_norm(x, added, layer.before_attention, self.eps)
             qkv = product(y, layer.weights["qkv"], layer.bias, lora.get("qkv")).unflatten(-1, (-1, shape.head_size))
             if layer.query_norm is not None and layer.key_norm is not None:
                 q, k, v = qkv.split((shape.heads, shape.kv_heads, shape.kv_heads), -2)
-                q = F.rms_norm(q, (shape.head_size,), layer.query_norm, shape.eps)
-                k = F.rms_norm(k, (shape.head_size,), layer.key_norm, shape.eps)
+                q = F.rms_norm(q, (shape.head_size,), layer.query_norm, self.eps)
+                k = F.rms_norm(k, (shape.head_size,), layer.key_norm, self.eps)
                 qkv = torch.cat((q, k, v), -2)
             q, k, v = self._ops.rotate(qkv, shape.kv_heads, self.cos, self.sin, positions)
             added = product(attend(index, q, k, v), layer.weights["o"], None, lora.get("o"))
-            x, y = self._ops.add_norm(x, added, layer.before_mlp, shape.eps)
+            x, y = self._ops.add_norm(x, added, layer.before_mlp, self.eps)
             gate_up = product(y, layer.weights["gate_up"], None, lora.get("gate_up"))
             added = product(self._ops.swiglu(gate_up), layer.weights["down"], None, lora.get("down"))
-        return self._ops.add_norm(x, added, self.last_norm, shape.eps)[1]
+        return self._ops.add_norm(x, added, self.last_norm, self.eps)[1]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of every token of the vocabulary (b, V), in float32; not differentiable."""
@@ -146,10 +137,27 @@ class Decoder:
         if positions > len(self.cos):
             self.cos, self.sin = self._rotations(max(positions, 2 * len(self.cos)))
 
+    def _matrices(self, layer: int) -> Groups:
+        shape, weights = self.shape, self.layers[layer].weights
+        q, kv = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
+        middle = weights["down"].shape[1]
+        outputs = {"qkv": (q, kv, kv), "o": (shape.hidden,), "gate_up": (middle, middle), "down": (shape.hidden,)}
+        return {
+            fused: tuple(
+                Matrix(f"model.layers.{layer}.{name}", size, weights[fused].shape[1])
+                for name, size in zip(names, outputs[fused], strict=True)
+            )
+            for fused, names in FUSED.items()
+        }
+
     def _rotations(self, positions: int) -> tuple[Tensor, Tensor]:
         angles = torch.outer(torch.arange(positions, device=self.device).float(), self._frequencies)
         angles = torch.cat((angles, angles), -1)
         return tuple((f(angles) * self._rotary_scale).to(self.dtype) for f in (torch.cos, torch.sin))  # type: ignore[return-value]
+
+
+def _head_size(config: Any) -> int:
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
 def _take(layer: Any) -> Layer:
@@ -159,9 +167,6 @@ def _take(layer: Any) -> Layer:
         for fused, names in FUSED.items()
     }
     biases = [modules[name].bias for name in FUSED["qkv"]]
-    others = [name for name, module in modules.items() if name not in FUSED["qkv"] and module.bias is not None]
-    if others:
-        raise UserError(f"model: a bias on {', '.join(others)} is not supported by the local engine")
     norms = [getattr(getattr(layer.self_attn, name, None), "weight", None) for name in ("q_norm", "k_norm")]
     return Layer(
         weights=weights,

@@ -18,9 +18,11 @@ from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.types import Ask, Tokens
 from peergrad.engines.local.backward import gradient
 from peergrad.engines.local.chat import Chat
-from peergrad.engines.local.decoder import Decoder
+from peergrad.engines.local.forward import Forward
 from peergrad.engines.local.generate import Generator
+from peergrad.engines.local.loading import load
 from peergrad.engines.local.lora import Lora, LoraRules
+from peergrad.engines.local.memory import FULL, ran_out
 from peergrad.engines.local.sampler import LocalSampler
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import LossName, optim_metrics
@@ -34,7 +36,7 @@ class Local:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: Forward,
         chat: Chat,
         *,
         name: str = "",
@@ -77,7 +79,7 @@ class Local:
         if device == "cpu":
             torch.set_num_threads(threads or os.cpu_count() or 1)
         dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
-        decoder = Decoder.load(folder, device, getattr(torch, dtype))
+        decoder = load(folder, device, getattr(torch, dtype))
         ends: list[int] = []
         if (folder / "generation_config.json").exists():
             listed = GenerationConfig.from_pretrained(str(folder)).eos_token_id
@@ -105,7 +107,9 @@ class Local:
         with self._training:
             try:
                 made = gradient(self.decoder, self._lora, data, loss, self._train_tokens)
-            except torch.OutOfMemoryError as error:
+            except FULL as error:
+                if not ran_out(error):
+                    raise
                 raise EngineError(
                     f"out of memory while training on one sequence; shorten it or lower kv_gb ({error})"
                 ) from None

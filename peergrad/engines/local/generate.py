@@ -17,7 +17,8 @@ from torch import Tensor
 
 from peergrad.debate.types import Floats, Ids
 from peergrad.engines.local.cache import Held, Pool, Shelf
-from peergrad.engines.local.decoder import Adapter, Decoder
+from peergrad.engines.local.decoder import Decoder
+from peergrad.engines.local.forward import Adapter, Forward
 
 # A GPU draws several tokens before the host looks, and goes on while it looks. What a row draws after its end is
 # thrown away.
@@ -66,12 +67,13 @@ class _Drawn:
 class Generator:
     """Samples jobs with one decoder within a budget of memory for keys and values, half for rows, half for the shelf."""
 
-    def __init__(self, decoder: Decoder, *, kv_bytes: int, max_rows: int) -> None:
+    def __init__(self, decoder: Forward, *, kv_bytes: int, max_rows: int) -> None:
         self.decoder = decoder
         self.kv_bytes, self.max_rows = kv_bytes, max_rows
         self._cuda = decoder.device.type == "cuda"
         self._ahead = _AHEAD if self._cuda else 1
-        self._prefill_tokens = 16384 if self._cuda else 1
+        self._kernels = self._cuda and isinstance(decoder, Decoder)
+        self._prefill_tokens = 16384 if self._kernels else 4096 if self._cuda else 1
         self._state: State | None = None
         self._shelf = Shelf(kv_bytes // 2)
         self.prefilled = 0
@@ -183,7 +185,7 @@ class Generator:
         starts = torch.tensor([common for _, common in batch])
         positions = (starts[:, None] + torch.arange(max(new))).clamp(max=state.positions - 1).to(device)
         rows = torch.tensor([job.row for job, _ in batch], device=device)
-        if self._cuda:
+        if self._kernels:
             attend = state.pool.attend_prompt(rows, positions)
         else:
             seen = max(common + max(new) for _, common in batch)
@@ -201,7 +203,8 @@ class Generator:
 
     def _draw(self, active: list[Job], state: State, adapter: Adapter | None) -> _Drawn:
         """Start drawing the next tokens of all rows."""
-        longest = max(len(job.prompt_T) + len(job.ids) for job in active) + 1
+        longest = max(len(job.prompt_T) + len(job.ids) for job in active)
+        longest += 2 * self._ahead if self._cuda else 1  # on a GPU rows are further than the host knows
         ids, logprobs = state.steps(len(active), longest, self._ahead, adapter)
         ready = None
         if self._cuda:
@@ -236,7 +239,6 @@ class Generator:
             last = max(active, key=lambda other: other.row, default=None)
             if last is not None and last.row > row:
                 assert last.held is not None
-                # On a GPU the row is further than the host knows.
                 state.move(last.row, row, len(last.prompt_T) + len(last.ids) + 2 * self._ahead)
                 last.held.row = row
 
@@ -244,7 +246,7 @@ class Generator:
 class State:
     """What stays on the device between two looks of the host: the pool, and each row's last token and random numbers."""
 
-    def __init__(self, decoder: Decoder, rows: int, positions: int, uniforms: int) -> None:
+    def __init__(self, decoder: Forward, rows: int, positions: int, uniforms: int) -> None:
         device = decoder.device
         self._decoder = decoder
         self.rows, self.positions = rows, positions
@@ -254,7 +256,7 @@ class State:
         self.temperatures = torch.ones(rows, device=device)
         self.uniforms = torch.zeros(rows, uniforms, device=device)
         self._graphs = None
-        if device.type == "cuda":
+        if device.type == "cuda" and isinstance(decoder, Decoder):
             from peergrad.engines.local.graphs import Graphs
 
             self._graphs = Graphs(decoder, self)

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from peergrad.engines.local import kernels
-from peergrad.engines.local.decoder import Adapter, Decoder, product
+from peergrad.engines.local.decoder import Decoder, product
+from peergrad.engines.local.forward import Adapter
 
 if TYPE_CHECKING:
     from peergrad.engines.local.generate import State
@@ -75,16 +76,16 @@ def decode(decoder: Decoder, state: State, rows: int, adapter: Adapter | None) -
     added: Tensor | None = None
     for index, layer in enumerate(decoder.layers):
         lora = adapter[index] if adapter else {}
-        x, y = kernels.add_norm(x, added, layer.before_attention, shape.eps)
+        x, y = kernels.add_norm(x, added, layer.before_attention, decoder.eps)
         qkv = product(y, layer.weights["qkv"], layer.bias, lora.get("qkv")).view(rows, -1, shape.head_size)
         keys, values = state.pool.kv[index]
         norms = None if layer.query_norm is None or layer.key_norm is None else (layer.query_norm, layer.key_norm)
-        q = kernels.rotate_and_store(qkv, decoder.cos, decoder.sin, at, keys, values, norms, shape.eps)
+        q = kernels.rotate_and_store(qkv, decoder.cos, decoder.sin, at, keys, values, norms, decoder.eps)
         added = product(kernels.attend(q, keys, values, at), layer.weights["o"], None, lora.get("o"))
-        x, y = kernels.add_norm(x, added, layer.before_mlp, shape.eps)
+        x, y = kernels.add_norm(x, added, layer.before_mlp, decoder.eps)
         gate_up = product(y, layer.weights["gate_up"], None, lora.get("gate_up"))
         added = product(kernels.swiglu(gate_up), layer.weights["down"], None, lora.get("down"))
-    _, y = kernels.add_norm(x, added, decoder.last_norm, shape.eps)
+    _, y = kernels.add_norm(x, added, decoder.last_norm, decoder.eps)
     uniforms = state.uniforms[:rows].gather(1, state.drawn[:rows, None])[:, 0]
     ids, logprobs = kernels.draw(decoder.logits(y), state.temperatures[:rows], uniforms)
     state.took(rows, ids, logprobs)

