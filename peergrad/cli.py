@@ -1,6 +1,7 @@
 """The command ``peergrad``.
 
-Exit codes: 0 done, 1 the world failed (network, disk), 2 the input can't be used (nothing was written), 130 interrupted.
+Exit codes: 0 done, 1 the world failed (network, disk) or training was stopped by a guard, 2 the input can't be used (nothing
+was written), 130 and 143 interrupted by Ctrl-C and by SIGTERM.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from peergrad import __version__
+from peergrad.config import PRESETS, TrainConfig, changed, from_file, preset, to_toml
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
 from peergrad.debate.transcript import read_file
@@ -92,6 +94,84 @@ def list_models(get: str | None = None) -> None:
     print("Any Hugging Face folder, hub id or GGUF file works too; --get NAME fetches and converts one now.")
 
 
+def add_train(base: TrainConfig) -> None:
+    """Add the command ``train``; its settings begin with those of the preset and the file that the person named."""
+
+    @app.command(name="train")
+    def train(  # pyright: ignore[reportUnusedFunction] (tyro uses it)
+        settings: Annotated[TrainConfig, tyro.conf.arg(name="")] = base,
+        preset: Literal["demo", "math", "math-easy", "math-hard", "open-ended", "classic"] | None = None,
+        config: Path | None = None,
+        dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    ) -> None:
+        """Train a model by self-play debate. The same command goes on with a run that was interrupted.
+
+        Args:
+            settings: Everything that can be set.
+            preset: Settings to begin with; demo, unless a file is given.
+            config: A TOML file with settings, which go before the preset's; what is given here goes before both.
+            dry_run: Check all settings, print them and what a step costs, and load nothing.
+        """
+        from peergrad import train_command  # brings rich
+
+        if settings.keep.out is None:
+            name = config.stem if config else preset or "demo"
+            settings = changed(settings, {"out": Path("runs") / name}, "out")
+        if dry_run:
+            cost = train_command.estimate(settings)
+            print(to_toml(settings))
+            print(cost)
+        else:
+            sys.exit(train_command.train(settings))
+
+
+def chosen_settings(args: list[str]) -> TrainConfig:
+    """What the settings of ``train`` begin with, by ``--preset`` and ``--config``; the rest is read later."""
+    given: dict[str, str] = {}
+    for index, arg in enumerate(args):
+        name, equals, value = arg.partition("=")
+        if name in ("--preset", "--config"):
+            given[name] = value if equals else args[index + 1] if index + 1 < len(args) else ""
+    if "--preset" in given and given["--preset"] not in PRESETS:
+        preset(given["--preset"])  # says which there are
+    config = preset(given["--preset"]) if "--preset" in given else TrainConfig() if "--config" in given else preset("demo")
+    return from_file(config, Path(given["--config"])) if "--config" in given else config
+
+
+@app.command(name="report")
+def report(run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")], /) -> None:
+    """Write a page about a run: curves, and debates before and after.
+
+    Args:
+        run: The folder that ``peergrad train`` wrote to.
+    """
+    from peergrad.runs.folder import Run
+    from peergrad.web.report import write_report
+
+    print(write_report(Run.open(run, _warn)))
+
+
+@app.command(name="export")
+def export(
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")], /, to: Path, step: int | None = None
+) -> None:
+    """Copy a checkpoint as a PEFT adapter with a model card.
+
+    Args:
+        run: The folder that ``peergrad train`` wrote to.
+        to: The folder to make.
+        step: Which step's; unset, the newest.
+    """
+    from peergrad.runs.export import export as copy
+    from peergrad.runs.folder import Run
+
+    print(copy(Run.open(run, _warn), to, step))
+
+
+def _warn(sentence: str) -> None:
+    print(f"warning: {visible(sentence)}", file=sys.stderr)
+
+
 @app.command(name="version")
 def version() -> None:
     """Print the version."""
@@ -102,7 +182,9 @@ def main() -> None:
     """Run the command line. A person's mistake is one sentence on stderr, never a traceback."""
     code = 0
     try:
-        app.cli(prog="peergrad", description=sys.modules["peergrad"].__doc__, use_underscores=False)
+        add_train(chosen_settings(sys.argv[2:]) if sys.argv[1:2] == ["train"] else TrainConfig())
+        config: Any = (tyro.conf.OmitArgPrefixes,)
+        app.cli(config=config, prog="peergrad", description=sys.modules["peergrad"].__doc__, use_underscores=False)
         sys.stdout.flush()
     except UserError as error:
         print(f"peergrad: {visible(str(error))}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Every setting of a training run, in one place: a sentence under each, presets, TOML, and errors before anything is loaded."""
+"""Every setting of a training run, in one place: a sentence under each, presets, TOML, and early errors."""
 
 from __future__ import annotations
 
@@ -155,16 +155,20 @@ class TrainConfig:
 
 _DEMO = {
     "max_rounds": 2,
-    "max_tokens": 80,
+    "max_tokens": 64,
     "wording": "brief",
     "batch": 4,
-    "steps": 12,
+    "steps": 10,
     "lr": 1e-3,
-    "warm_steps": 4,
+    "center": "batch",
+    "lambda_gen": 0.2,
+    "lambda_judge": 0.2,
+    "warm_steps": 1,
     "warm_lr": 2e-3,
-    "eval_questions": 32,
-    "eval_debates": 4,
+    "eval_questions": 16,
+    "eval_debates": 3,
     "rank": 16,
+    "train_tokens": 1024,
 }
 
 # What all but the demo begin with: the published default, and no task, which is the person's.

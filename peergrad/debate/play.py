@@ -45,8 +45,8 @@ async def play_all(
 ) -> Played:
     """Many debates at once, one per question. A debate the world failed is dropped whole and counted, never half kept.
 
-    A debate is named by its question after ``prefix``, which keeps apart debates about the same question. ``done`` is told of
-    each debate as it ends, ``None`` for one that was dropped. Give a ``Batcher`` as the sampler.
+    A debate is named by ``prefix`` and its question, which keeps apart debates about the same question. ``done`` is told
+    of each debate as it ends, ``None`` for one that was dropped. Give a ``Batcher`` as the sampler.
     """
     ids = [question.id for question in questions]
     if len(set(ids)) != len(ids):

@@ -146,7 +146,7 @@ def self_play(
     deadline_s: float = 600.0,
     done: Callable[[Debate | None], None] = lambda _: None,
 ) -> Rollout:
-    """Debates of the policy with itself about the questions of each step. A sampler slower than the deadline costs debates."""
+    """Debates of the policy with itself about each step's questions. A sampler slower than the deadline costs debates."""
 
     async def rollout(step: int, sampler: Sampler) -> Played:
         questions = batch(step)

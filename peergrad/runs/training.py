@@ -126,9 +126,13 @@ def load_engine(config: TrainConfig) -> Trainer:
 async def train_run(
     config: TrainConfig,
     watch: Watcher | None = None,
+    *,
+    stop: Callable[[], bool] = lambda: False,
     load: Callable[[TrainConfig], Trainer] = load_engine,
 ) -> Run:
     """Train as the settings say, in their folder; a run that was interrupted goes on where it was.
+
+    ``stop`` is asked after every checkpoint; if it says so, ``Stopped`` is raised there.
 
     Example: ``asyncio.run(train_run(preset("demo")))``
     """
@@ -141,15 +145,14 @@ async def train_run(
         else:
             run.begin(to_toml(config), _facts(made))
         found = run.newest()
-        at = found[0] if found else Progress()
-        if at.step >= config.learn.steps:
-            watch.say(f"{run.path} is finished: {at.step} steps. Raise steps to go on, or give another folder")
+        if found and found[0].step >= config.learn.steps and not _owed(made, run, found[0]):
+            watch.say(f"{run.path} is finished: {found[0].step} steps. Raise steps to go on, or give another folder")
             return run
         watch.say(f"loading {config.engine.model}")
         trainer = load(config)
         loggers = open_loggers(config.keep.log_to, run.path, flat(config))
         try:
-            await _Training(made, run, trainer, watch, loggers).go(found)
+            await _Training(made, run, trainer, watch, loggers, stop).go(found)
         finally:
             for logger in loggers:
                 logger.close()
@@ -159,9 +162,11 @@ async def train_run(
 class _Training:
     """One run under way."""
 
-    def __init__(self, made: Plan, run: Run, trainer: Trainer, watch: Watcher, loggers: Sequence[Logger]) -> None:
+    def __init__(
+        self, made: Plan, run: Run, trainer: Trainer, watch: Watcher, loggers: Sequence[Logger], stop: Callable[[], bool]
+    ) -> None:
         self.plan, self.config = made, made.config
-        self.run, self.trainer, self.watch, self.loggers = run, trainer, watch, loggers
+        self.run, self.trainer, self.watch, self.loggers, self.stop = run, trainer, watch, loggers, stop
 
     async def go(self, found: tuple[Progress, Path] | None) -> None:
         at = Progress()
@@ -172,8 +177,8 @@ class _Training:
             self.watch.say(f"going on from {at.name} of {self.run.path}")
         else:
             self.run.forget_after(at)
-            await self._evaluate(at)
             await self._save(at)
+        await self._evaluate(at)
         if at.step == 0:
             at = await self._warm_start(at)
         await self._self_play(at)
@@ -201,7 +206,7 @@ class _Training:
 
     async def _self_play(self, at: Progress) -> None:
         """The loop itself, and around it what is kept of every step."""
-        learn, keep = self.config.learn, self.config.keep
+        learn = self.config.learn
         history = [line for line in self.run.metrics() if line["phase"] == "train"]
         async for step in train(self.trainer, self._rollout(), learn, first=at.step):
             at = Progress(step.index + 1)
@@ -212,10 +217,9 @@ class _Training:
             self._log(at, "train", metrics)
             for alarm in sounding:
                 self.watch.alarm(alarm)
-            if due(step.index, keep.eval_every) or at.step == learn.steps:
-                await self._evaluate(at)
             await self._save(at)
-            if sounding and keep.stop_on_alarm:
+            await self._evaluate(at)
+            if sounding and self.config.keep.stop_on_alarm:
                 raise Stopped(f"an alarm sounded after step {at.step}. {sounding[0]}")
 
     def _rollout(self) -> Callable[[int, Sampler], Any]:
@@ -241,9 +245,9 @@ class _Training:
         return rollout
 
     async def _evaluate(self, at: Progress) -> None:
-        task, count = self.config.task, self.config.task.eval_questions
-        if not count:
+        if not _owed(self.plan, self.run, at):
             return
+        task = self.config.task
         self.watch.begin("evaluating", at, task.eval_debates)
         started = time.monotonic()
         held_out = self.plan.held_out
@@ -263,6 +267,8 @@ class _Training:
         self.watch.begin("saving", at, 0)
         await self.run.checkpoint(at, self.trainer.save)
         self.run.thin_checkpoints(self.config.keep.save_every)
+        if self.stop():
+            raise Stopped(f"stopped after {at.name}, as asked")
 
     def _log(self, at: Progress, phase: str, metrics: Mapping[str, Any]) -> None:
         self.run.log(at, phase, metrics)
@@ -288,6 +294,16 @@ class _Shown:
 
     def grade(self, question: Question, solution: str) -> Any:
         raise NotImplementedError
+
+
+def _owed(made: Plan, run: Run, at: Progress) -> bool:
+    """Whether an evaluation belongs here and has not been made: before anything, every so many steps, and at the end."""
+    config = made.config
+    if not config.task.eval_questions:
+        return False
+    wanted = at in (Progress(), Progress(config.learn.steps)) or (at.step and due(at.step - 1, config.keep.eval_every))
+    made_already = any(line["phase"] == "eval" and Progress(line["step"], line["warm"]) == at for line in run.metrics())
+    return bool(wanted) and not made_already
 
 
 def _facts(made: Plan) -> dict[str, Any]:

@@ -16,7 +16,7 @@ BUILT_IN = ("arithmetic",)
 def open_task(
     name: str, *, level: int, question_field: str, answer_field: str, held_out: int, seed: int
 ) -> tuple[Task, Task]:
-    """The questions to train on and ``held_out`` others to evaluate on: a built-in task, or a file's, the last ones held out."""
+    """The questions to train on and ``held_out`` others to evaluate on: a built-in task, or a file's, its last held out."""
     if name in BUILT_IN:
         return Arithmetic(level, seed=seed), Arithmetic(level, count=held_out, split="eval")
     if not name:

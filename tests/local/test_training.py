@@ -13,7 +13,8 @@ from peft import PeftModel
 
 from peergrad import EngineError, UserError
 from peergrad.engines.local import backward
-from peergrad.engines.local.backward import gradient, micro_batches
+from peergrad.engines.local.backward import gradient
+from peergrad.engines.local.families import families, micro_batches
 from peergrad.engines.local.lora import LoraRules
 from peergrad.learn import losses as oracle
 from peergrad.learn.datums import Datum
@@ -40,7 +41,21 @@ def datum(length, *, off_policy=0.3, temperature=None, rng=RNG):
     )
 
 
-DATA = [datum(length) for length in (33, 7, 64, 20, 11)]
+def alike(shared, *lengths):
+    """Datums that begin with the same tokens, none of them sampled."""
+    made = [datum(length) for length in lengths]
+    for one in made:
+        one.inputs_T[:shared] = one.targets_T[: shared - 1] = 0
+        one.inputs_T[:shared] = np.arange(shared) % 300
+        one.targets_T[: shared - 1] = one.inputs_T[1:shared]
+        for column in (one.mask_T, one.logprobs_T, one.advantages_T):
+            column[: shared - 1] = 0
+        one.temperatures_T[: shared - 1] = 1
+    return made
+
+
+DATA = [datum(length) for length in (33, 7, 64, 20, 11)] + alike(45, 60, 80, 63) + alike(34, 40, 38)
+SCALE = float(sum(np.abs(one.advantages_T).sum() for one in DATA))  # of a loss's terms, which cancel
 
 
 def trained_engine(kind="llama", **settings):
@@ -80,7 +95,7 @@ def test_loss_and_gradient_are_the_oracles(kind, loss, tmp_path):  # SPEC 7.1, 7
     local = trained_engine(kind)
     value, grads, logprobs = reference(local, kind, DATA, loss, tmp_path)
     made = gradient(local.decoder, local._lora, DATA, loss, 64)
-    assert made.loss == pytest.approx(value, abs=1e-5 * float(sum(np.abs(one.advantages_T).sum() for one in DATA)))
+    assert made.loss == pytest.approx(value, abs=1e-5 * SCALE)
     ours, theirs = (torch.cat([g[name].flatten().double() for name in sorted(g)]) for g in (made.by_name, grads))
     assert (ours - theirs).norm() / theirs.norm() < 1e-5
     for ours, theirs in zip(made.logprobs, logprobs, strict=True):
@@ -91,15 +106,27 @@ def test_loss_and_gradient_are_the_oracles(kind, loss, tmp_path):  # SPEC 7.1, 7
 def test_micro_batches_do_not_change_the_gradient(loss):
     local = trained_engine()
     whole = gradient(local.decoder, local._lora, DATA, loss, 10_000)
-    for tokens in (1, 40, 70):
+    for tokens in (1, 40, 70, 150):
         split = gradient(local.decoder, local._lora, DATA, loss, tokens)
-        assert split.loss == pytest.approx(whole.loss, rel=1e-6)
+        assert split.loss == pytest.approx(whole.loss, abs=1e-6 * SCALE)
         for name, grad in whole.by_name.items():
             assert (split.by_name[name] - grad).norm() <= 1e-5 * grad.norm()
-    assert sorted(i for batch in micro_batches([5, 9, 3, 20, 1], 10) for i in batch) == [0, 1, 2, 3, 4]
-    assert all(
-        len(batch) == 1 or sum([5, 9, 3, 20, 1][i] for i in batch) <= 10 for batch in micro_batches([5, 9, 3, 20, 1], 10)
-    )
+    for tokens in (1, 40, 70, 150, 1000):
+        batches = micro_batches(families(DATA), tokens)
+        assert sorted(i for batch in batches for family in batch for i in family.members) == list(range(len(DATA)))
+        for batch in batches:
+            alone = len(batch) == 1 and len(batch[0].members) == 1
+            assert alone or sum(family.tokens for family in batch) <= tokens
+
+
+def test_what_sequences_share_is_computed_once(monkeypatch):
+    found = sorted((f.members, f.shared) for f in families(DATA) if f.shared)
+    assert found == [((6, 7, 5), 44), ((8, 9), 33)]
+    local = trained_engine()
+    seen, real = [], local.decoder.hidden
+    monkeypatch.setattr(local.decoder, "hidden", lambda ids, *rest: seen.append(len(ids)) or real(ids, *rest))
+    gradient(local.decoder, local._lora, DATA, "ppo", 10_000)
+    assert seen == [sum(map(len, DATA)) - 2 * 44 - 33]
 
 
 def gpu_is_full():
@@ -129,16 +156,17 @@ def test_out_of_memory_halves_the_micro_batch(monkeypatch, full):
     whole = gradient(local.decoder, local._lora, DATA, "ppo", 10_000)
     real, sizes = backward._micro_batch, []
 
-    def small(decoder, lora, data, loss):
-        sizes.append(len(data))
-        if len(data) > 2:
+    def small(decoder, lora, data, batch, loss):
+        sizes.append(sum(len(family.members) for family in batch))
+        if sizes[-1] > 2:
             full()
-        return real(decoder, lora, data, loss)
+        return real(decoder, lora, data, batch, loss)
 
     monkeypatch.setattr(backward, "_micro_batch", small)
     again = gradient(local.decoder, local._lora, DATA, "ppo", 10_000)
-    assert sizes == [5, 2, 3, 1, 2]
-    assert again.loss == pytest.approx(whole.loss, rel=1e-6)
+    assert sizes[0] == len(DATA)
+    assert sum(size for size in sizes if size <= 2) == len(DATA)  # each once, in batches that fit
+    assert again.loss == pytest.approx(whole.loss, abs=1e-6 * SCALE)
     for name, grad in whole.by_name.items():
         assert (again.by_name[name] - grad).norm() <= 1e-5 * grad.norm()
     for one, other in zip(again.logprobs, whole.logprobs, strict=True):

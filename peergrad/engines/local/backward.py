@@ -1,6 +1,7 @@
 """Loss and gradient of a batch of datums, in micro-batches that fit into memory.
 
-Sequences are packed end to end, each attending to itself alone, so nothing is padded. The vocabulary is looked at only
+Sequences are packed end to end, each attending to itself alone and to what it shares with others (see ``families``), so
+nothing is padded and nothing computed twice. The vocabulary is looked at only
 where a token was sampled, a chunk at a time: the loss is a sum over tokens, so its gradient with respect to the hidden
 states can be had chunk by chunk, and then goes back through the layers once.
 """
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from peergrad.engines.local.families import Family, families, micro_batches
 from peergrad.engines.local.forward import Forward
 from peergrad.engines.local.lora import Lora
 from peergrad.engines.local.losses import token_losses
@@ -39,61 +41,55 @@ def gradient(decoder: Forward, lora: Lora, data: Sequence[Datum], loss: LossName
     total = {name: torch.zeros_like(weight) for name, weight in lora.weights.items()}
     logprobs: list[np.ndarray | None] = [None] * len(data)
     value = 0.0
-    waiting = micro_batches([len(datum) for datum in data], tokens)
+    waiting = micro_batches(families(data), tokens)
     while waiting:
-        indices = waiting.pop(0)
-        grads, found = (), []
+        batch = waiting.pop(0)
+        grads, found = (), {}
         try:
-            part, grads, found = _micro_batch(decoder, lora, [data[i] for i in indices], loss)
+            part, grads, found = _micro_batch(decoder, lora, data, batch, loss)
         except FULL as error:
-            if len(indices) == 1 or not ran_out(error):
+            if (len(batch) == 1 and len(batch[0].members) == 1) or not ran_out(error):
                 raise
             part = None
         if part is None:  # only here has the exception let go of the tensors it held
             if decoder.device.type == "cuda":
                 torch.cuda.empty_cache()
-            half = len(indices) // 2
-            waiting[:0] = [indices[:half], indices[half:]]
+            half = len(batch) // 2
+            waiting[:0] = [batch[:half], batch[half:]] if half else [[part] for part in batch[0].split()]
             continue
         value += part
         for sum_, grad in zip(total.values(), grads, strict=True):
             sum_ += grad
-        for index, array in zip(indices, found, strict=True):
+        for index, array in found.items():
             logprobs[index] = array
     return Gradient(value, total, [array for array in logprobs if array is not None])
 
 
-def micro_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
-    """Indices in batches of at most ``tokens`` tokens, longest first; a longer one is a batch of its own."""
-    batches: list[list[int]] = []
-    room: list[int] = []
-    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        fits = next((b for b, left in enumerate(room) if left >= lengths[index]), None)
-        if fits is None:
-            batches.append([index])
-            room.append(tokens - lengths[index])
-        else:
-            batches[fits].append(index)
-            room[fits] -= lengths[index]
-    return batches
-
-
 def _micro_batch(
-    decoder: Forward, lora: Lora, data: Sequence[Datum], loss: LossName
-) -> tuple[float, tuple[Tensor, ...], list[np.ndarray]]:
+    decoder: Forward, lora: Lora, data: Sequence[Datum], batch: Sequence[Family], loss: LossName
+) -> tuple[float, tuple[Tensor, ...], dict[int, np.ndarray]]:
     device = decoder.device
-    lengths = [len(datum) for datum in data]
-    decoder.grow_rotations(max(lengths))
+    # What is packed, in this order: for each family what it shares, then the rest of each member. (datum, from, to)
+    parts = [
+        part
+        for family in batch
+        for part in (
+            *([(family.members[0], 0, family.shared)] if family.shared else []),
+            *((index, family.shared, length) for index, length in zip(family.members, family.lengths, strict=True)),
+        )
+    ]
+    decoder.grow_rotations(max(end for _, _, end in parts))
 
-    def packed(arrays: Sequence[np.ndarray], dtype: torch.dtype) -> Tensor:
+    def packed(name: str, dtype: torch.dtype) -> Tensor:
+        arrays = [getattr(data[index], name)[start:end] for index, start, end in parts]
         return torch.from_numpy(np.concatenate(arrays)).to(device, dtype)
 
-    ids = packed([datum.inputs_T for datum in data], torch.int64)
-    positions = torch.cat([torch.arange(length, device=device) for length in lengths])
-    sampled_T = np.concatenate([datum.mask_T for datum in data]) > 0
+    ids = packed("inputs_T", torch.int64)
+    positions = torch.from_numpy(np.concatenate([np.arange(start, end) for _, start, end in parts])).to(device)
+    sampled_T = np.concatenate([data[index].mask_T[start:end] for index, start, end in parts]) > 0
     where = torch.from_numpy(np.flatnonzero(sampled_T)).to(device)
     columns = [
-        packed([getattr(datum, name) for datum in data], dtype)[where]
+        packed(name, dtype)[where]
         for name, dtype in (
             ("targets_T", torch.int64),
             ("logprobs_T", torch.float32),
@@ -101,7 +97,7 @@ def _micro_batch(
             ("temperatures_T", torch.float32),
         )
     ]
-    attend = packed_attention(lengths, device, decoder.shape.windows)
+    attend = packed_attention(batch, device, decoder.shape.windows)
     hidden = decoder.hidden(ids, positions, attend, lora.adapter())[where]
     back = torch.empty_like(hidden)
     value = 0.0
@@ -127,4 +123,9 @@ def _micro_batch(
     grads = torch.autograd.grad(hidden, list(lora.weights.values()), back, allow_unused=True, materialize_grads=True)
     everywhere = np.zeros(len(sampled_T), np.float32)
     everywhere[sampled_T] = torch.cat(found).cpu().numpy() if found else 0.0
-    return value, grads, np.split(everywhere, np.cumsum(lengths)[:-1])
+    logprobs = {index: np.zeros(len(data[index]), np.float32) for family in batch for index in family.members}
+    for (index, start, end), values in zip(
+        parts, np.split(everywhere, np.cumsum([b - a for _, a, b in parts])[:-1]), strict=True
+    ):
+        logprobs[index][start:end] = values
+    return value, grads, logprobs

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,45 +11,85 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from peergrad.engines.local.families import Family
 from peergrad.engines.local.forward import Attend
 
 
-def packed_attention(lengths: Sequence[int], device: torch.device, windows: Sequence[int | None]) -> Attend:
-    """Each sequence attends to itself, causally. Neighbours of similar length are attended to in one call.
+@dataclass(frozen=True)
+class _Call:
+    """Sequences attended to in one call: which tokens, how many, the longest, places when padded, what all share."""
+
+    tokens: slice
+    rows: int
+    longest: int
+    places: Tensor
+    shared: slice
+
+
+def packed_attention(families: Sequence[Family], device: torch.device, windows: Sequence[int | None]) -> Attend:
+    """Each sequence attends to itself, causally, and to what its family shares. Similar lengths are one call.
 
     A call pads its sequences on the right, where no earlier token looks, so padding costs a little time and nothing else.
     """
-    groups: list[tuple[slice, int, int, Tensor]] = []  # tokens, how many sequences, the longest, places when padded
-    start = first = 0
-    while first < len(lengths):
-        last = first + 1
-        while last < len(lengths) and 0.75 * lengths[first] <= lengths[last] <= lengths[first]:
-            last += 1
-        places = [row * lengths[first] + np.arange(length) for row, length in enumerate(lengths[first:last])]
-        total = sum(lengths[first:last])
-        index = torch.from_numpy(np.concatenate(places)).to(device)
-        groups.append((slice(start, start + total), last - first, lengths[first], index))
-        start, first = start + total, last
+    calls: list[_Call] = []
+    start = 0
+    for shared, lengths in _in_order(families):
+        before = slice(start, start + shared)
+        if shared:
+            calls.append(_Call(before, 1, shared, torch.arange(shared, device=device), slice(0, 0)))
+            start += shared
+        first = 0
+        while first < len(lengths):
+            last = first + 1
+            while last < len(lengths) and 0.75 * lengths[first] <= lengths[last] <= lengths[first]:
+                last += 1
+            places = [row * lengths[first] + np.arange(length) for row, length in enumerate(lengths[first:last])]
+            total = sum(lengths[first:last])
+            index = torch.from_numpy(np.concatenate(places)).to(device)
+            calls.append(_Call(slice(start, start + total), last - first, lengths[first], index, before))
+            start, first = start + total, last
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         outputs: list[Tensor] = []
-        for tokens, rows, longest, places in groups:
-            padded = [_Pad.apply(x[tokens], places, rows * longest).view(rows, longest, *x.shape[1:]) for x in (q, k, v)]
+        for call in calls:
+            size = call.rows * call.longest
+            padded = [_Pad.apply(x[call.tokens], call.places, size).view(call.rows, -1, *x.shape[1:]) for x in (q, k, v)]
             q1, k1, v1 = (x.transpose(1, 2) for x in padded)
+            if call.shared.stop > call.shared.start:
+                k1, v1 = (
+                    torch.cat((x[call.shared].transpose(0, 1).expand(call.rows, -1, -1, -1), own), 2)
+                    for x, own in ((k, k1), (v, v1))
+                )
             y = _attend(q1, k1, v1, windows[layer])
-            outputs.append(_Unpad.apply(y.transpose(1, 2).flatten(0, 1).flatten(1), places))
+            outputs.append(_Unpad.apply(y.transpose(1, 2).flatten(0, 1).flatten(1), call.places))
         return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
 
     return attend
 
 
+def _in_order(families: Sequence[Family]) -> Iterator[tuple[int, list[int]]]:
+    """What is shared and what is left of each member; neighbours who share nothing are taken together."""
+    alone: list[int] = []
+    for family in families:
+        if not family.shared:
+            alone += family.lengths
+            continue
+        if alone:
+            yield 0, alone
+            alone = []
+        yield family.shared, [length - family.shared for length in family.lengths]
+    if alone:
+        yield 0, alone
+
+
 def _attend(q: Tensor, k: Tensor, v: Tensor, window: int | None) -> Tensor:
-    """Causal attention, to the newest ``window`` tokens only where there is a window."""
-    length = q.shape[2]
-    if window is None or window >= length:
+    """Causal attention of the last tokens to all, or to the newest ``window`` of them where there is a window."""
+    new, length = q.shape[2], k.shape[2]
+    window = length if window is None else window
+    if new == length and window >= length:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     at = torch.arange(length, device=q.device)
-    age = at[:, None] - at
+    age = at[length - new :, None] - at
     # Heads are repeated by hand: a GPU has no quick kernel for shared heads and a mask together.
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=(age >= 0) & (age < window))

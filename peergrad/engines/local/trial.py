@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from peergrad.engines.local.cache import Pool
+from peergrad.engines.local.families import Family
 from peergrad.engines.local.packed import packed_attention
 from peergrad.engines.local.survey import refuse
 
@@ -65,7 +66,8 @@ def _mixes(decoder: ForeignDecoder, model: Any, text: Tensor) -> bool:
 
 def _as_in_training(decoder: ForeignDecoder, texts: list[Tensor]) -> Tensor:
     positions = torch.cat([torch.arange(len(text), device=text.device) for text in texts])
-    attend = packed_attention([len(text) for text in texts], decoder.device, decoder.shape.windows)
+    alone = [Family((index,), (len(text),), 0) for index, text in enumerate(texts)]
+    attend = packed_attention(alone, decoder.device, decoder.shape.windows)
     return decoder.hidden(torch.cat(texts), positions, attend, None)
 
 

@@ -1,0 +1,145 @@
+"""A training run as it goes: a live panel on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from peergrad.debate.quote import visible
+from peergrad.debate.types import Debate
+from peergrad.measure.alarms import Alarm
+from peergrad.runs.folder import Progress
+
+# What a person looks at, in this order: name, metric, how it is written.
+SHOWN = (
+    ("readable", "replies/readable", "{:.0%}"),
+    ("votes per due turn", "votes/per_due_turn", "{:.2f}"),
+    ("no signal", "debates/without_signal", "{:.0%}"),
+    ("dropped", "debates/dropped", "{:.0f}"),
+    ("tok/s", "tokens/sampled_per_s", "{:.0f}"),
+)
+
+
+class Screen:
+    """A watcher for people. Everything a model or a file said is made harmless before it is shown."""
+
+    def __init__(self, console: Console, steps: int, warm_steps: int) -> None:
+        self.phase = "starting"
+        self._console, self._steps, self._warm_steps = console, steps, warm_steps
+        self._at, self._debates, self._done = Progress(), 0, 0
+        self._line: Mapping[str, Any] = {}
+        self._alarms: list[Alarm] = []
+        self._took: list[float] = []
+        self._since = time.monotonic()
+        self._live = Live(get_renderable=self._panel, console=console, refresh_per_second=4, transient=True)
+        self._terminal = console.is_terminal
+
+    def __enter__(self) -> Screen:
+        if self._terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._terminal:
+            self._live.stop()
+
+    def say(self, sentence: str) -> None:
+        self._console.print(Text(visible(sentence)))
+
+    def warn(self, sentence: str) -> None:
+        self._console.print(Text(f"warning: {visible(sentence)}", style="yellow"))
+
+    def begin(self, phase: str, at: Progress, debates: int) -> None:
+        self.phase, self._at, self._debates, self._done = phase, at, debates, 0
+        if not self._terminal and phase in ("evaluating",):
+            self._console.print(f"{phase} {at.name}")
+
+    def debate(self, debate: Debate | None) -> None:
+        self._done += 1
+
+    def line(self, phase: str, at: Progress, metrics: Mapping[str, Any]) -> None:
+        now = time.monotonic()
+        self._took.append(now - self._since)
+        self._since = now
+        if phase == "train":
+            self._line = metrics
+        if self._terminal and phase != "eval":
+            return
+        self._console.print(Text(self._sentence(phase, at, metrics)), soft_wrap=True)
+
+    def alarm(self, alarm: Alarm) -> None:
+        if alarm.name not in [known.name for known in self._alarms]:
+            self._console.print(Text(f"alarm: {visible(str(alarm))}", style="bold red"))
+        self._alarms = [known for known in self._alarms if known.name != alarm.name] + [alarm]
+
+    def _sentence(self, phase: str, at: Progress, metrics: Mapping[str, Any]) -> str:
+        if phase == "warm":
+            return (
+                f"warm start {at.warm}/{self._warm_steps}: loss {metrics['warm/loss']:.3f}, {metrics['time/train_s']:.0f} s"
+            )
+        if phase == "eval":
+            shown = {name: value for name, value in metrics.items() if name.endswith(("/correct", "/readable"))}
+            facts = ", ".join(f"{name.removeprefix('eval/')} {value:.0%}" for name, value in shown.items())
+            return f"evaluated at step {at.step}: {facts}"
+        facts = ", ".join(f"{name} {form.format(metrics[key])}" for name, key, form in SHOWN if metrics.get(key) is not None)
+        return f"step {at.step}/{self._steps}: {facts}{self._left()}"
+
+    def _left(self) -> str:
+        """How long it will still take, going by the last few steps."""
+        left = self._steps - self._at.step
+        recent = self._took[-5:]
+        if not recent or left <= 0 or not self._at.step:
+            return ""
+        return f", {_clock(left * sum(recent) / len(recent))} left"
+
+    def _panel(self) -> Group:
+        head = f"{self.phase}" + (f", {self._done} of {self._debates} debates" if self._debates else "")
+        step = (
+            f"warm start {self._at.warm}/{self._warm_steps}" if not self._at.step else f"step {self._at.step}/{self._steps}"
+        )
+        table = Table(box=None, padding=(0, 2, 0, 0), show_header=True, header_style="dim")
+        cells: list[str] = []
+        for name, key, form in SHOWN:
+            if self._line.get(key) is not None:
+                table.add_column(name)
+                cells.append(form.format(self._line[key]))
+        if cells:
+            table.add_row(*cells)
+        alarms = [Text(f"alarm: {alarm.name}", style="bold red") for alarm in self._alarms]
+        return Group(Text(f"{step}  {head}{self._left()}", style="bold"), table, *alarms)
+
+
+def before_and_after(console: Console, metrics: Sequence[Mapping[str, Any]]) -> None:
+    """The first and the last fifth of a run's self-play side by side, and evaluations before and after."""
+    steps = [line for line in metrics if line["phase"] == "train"]
+    evals = [line for line in metrics if line["phase"] == "eval"]
+    table = Table("", "before", "after", box=None, padding=(0, 3, 0, 0), header_style="dim")
+    if steps:
+        fifth = max(1, len(steps) // 5)
+        for name, key, form in (
+            ("self-play: readable replies", "replies/readable", "{:.0%}"),
+            ("self-play: due turns with a valid vote", "votes/due_turns_with_vote", "{:.0%}"),
+            ("self-play: valid votes per due turn", "votes/per_due_turn", "{:.2f}"),
+            ("self-play: debates without signal", "debates/without_signal", "{:.0%}"),
+        ):
+            table.add_row(name, *(_mean(part, key, form) for part in (steps[:fifth], steps[-fifth:])))
+    names = [name for name in (evals[-1] if evals else {}) if name.endswith(("/correct", "/replies/readable"))]
+    for name in names:
+        label = "evaluation: " + name.removeprefix("eval/").replace("/", " ")
+        table.add_row(label, *(_mean([line], name, "{:.0%}") for line in (evals[0], evals[-1])))
+    console.print(table)
+
+
+def _mean(lines: Sequence[Mapping[str, Any]], key: str, form: str) -> str:
+    values = [line[key] for line in lines if line.get(key) is not None]
+    return form.format(sum(values) / len(values)) if values else "–"
+
+
+def _clock(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds > 5400 else f"{seconds / 60:.0f} min" if seconds > 90 else f"{seconds:.0f} s"

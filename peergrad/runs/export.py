@@ -1,0 +1,86 @@
+"""A checkpoint for the rest of the world: a PEFT adapter with a model card."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from peergrad.config import TrainConfig, from_file
+from peergrad.debate.errors import UserError
+from peergrad.runs import files
+from peergrad.runs.folder import Progress, Run
+
+_CARD = """\
+---
+base_model: {model}
+library_name: peft
+tags:
+- peergrad
+- lora
+- self-play-debate
+---
+
+# {name}
+
+A LoRA adapter for `{model}`, trained by self-play debate with [peergrad](https://pypi.org/project/peergrad/): copies of the
+model answered questions, criticised each other and voted, and the votes were the only reward.
+
+- task: {task}, {questions} questions
+- step {step} of {steps}, {batch} debates a step, {agents} agents, {rounds} rounds, {protocol}
+- reward {reward}, learning rate {lr}, seed {seed}
+- questions sha256 `{questions_sha256}`
+
+```python
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{model}"), "{folder}")
+```
+{note}"""
+
+_ALIAS = """
+`{model}` is peergrad's name for a built-in model; `peergrad models` says where its weights lie, which is the folder to
+give to `from_pretrained`.
+"""
+
+
+def export(run: Run, to: Path, step: int | None = None) -> Path:
+    """Copy the adapter of a step (the newest, if none is named) into a new folder, and say there what it is."""
+    found = run.checkpoints()
+    if not found:
+        raise UserError(f"{run.path}: has no checkpoint yet")
+    at = found[-1] if step is None else Progress(step)
+    if at not in found:
+        there = ", ".join(str(one.step) for one in found if not one.warm)
+        raise UserError(f"step: there is no checkpoint of step {step}; there are {there}")
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise UserError(f"to: {to} is not empty; give a new folder")
+    source = run.folder(at)
+    config, facts = from_file(TrainConfig(), run.path / "config.toml"), run.facts
+    model = config.engine.model
+    card = _CARD.format(
+        model=model,
+        name=f"{run.path.resolve().name}-step-{at.step}",
+        task=facts["task"],
+        questions=facts["questions"],
+        step=at.step,
+        steps=config.learn.steps,
+        batch=config.learn.batch,
+        agents=config.debate.agents,
+        rounds=config.debate.max_rounds,
+        protocol=config.debate.protocol,
+        reward=config.learn.reward.reward,
+        lr=config.learn.lr,
+        seed=config.keep.seed,
+        questions_sha256=facts["questions_sha256"],
+        folder=to,
+        note="" if "/" in model else _ALIAS.format(model=model),
+    )
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+        for name in ("adapter_model.safetensors", "adapter_config.json"):
+            shutil.copyfile(source / name, to / name)
+    except OSError as error:
+        raise files.cannot_write(to, error) from None
+    files.write(to / "README.md", card.encode())
+    return to
