@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from peergrad.web.history import Alarmed, Points
-from peergrad.web.markup import Child, Safe, tag
+from peergrad.web.markup import Child, Safe, clip, tag
 
 STYLES = 6
 """How many lines can be told apart: each has a colour, a dash pattern and a shape of its own."""
 
-_WIDTH, _HEIGHT = 420, 236
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 408, 26, 196
+_WIDTH, _HEIGHT = 420, 244
+_LEFT, _RIGHT, _TOP, _BOTTOM = 50, 408, 36, 202
 _MARKED = 40  # up to so many points each has a mark that says its value
 _NO_MORE_THAN = 40  # alarm marks; more can't be told apart
 
@@ -39,6 +39,7 @@ class Chart:
     unit: str
     lines: Sequence[Line]
     share: bool = False
+    from_zero: bool = False
     note: Child = None
     chance: float | None = None
     """Where a coin would be."""
@@ -68,7 +69,7 @@ def draw(chart: Chart, id: str, span: tuple[float, float] | None = None, alarms:
         return None
     xs = [x for line in drawn for x, _ in line.known]
     ys = [y for line in drawn for _, y in line.known] + ([] if chart.chance is None else [chart.chance])
-    frame = _Frame(*_apart(*(span or (min(xs), max(xs)))), *_range(ys, chart.share))
+    frame = _Frame(*_apart(*(span or (min(xs), max(xs)))), *_range([0.0, *ys] if chart.from_zero else ys, chart.share))
     picture = tag(
         "svg",
         tag("title", chart.title, id=f"{id}-title"),
@@ -82,11 +83,14 @@ def draw(chart: Chart, id: str, span: tuple[float, float] | None = None, alarms:
         aria_labelledby=f"{id}-title {id}-desc",
     )
     legend = [
-        tag("li", _swatch(index), f" {line.label} ", tag("b", _shown(line.known[-1][1], chart.share)))
+        tag("li", _swatch(index), f" {clip(line.label, 60)[0]} ", tag("b", _shown(line.known[-1][1], chart.share)))
         for index, line in enumerate(drawn)
     ]
-    for letter, name in _letters(alarms).items():
-        legend.append(tag("li", tag("span", letter, class_="alarm-letter"), f" alarm: {name}"))
+    named = [
+        tag("span", tag("span", letter, class_="alarm-letter"), f" {name}", class_="named")
+        for letter, name in _letters(alarms).items()
+    ]
+    legend += [tag("li", "alarms: ", named)] if named else []
     left_out = len([line for line in chart.lines if line.known]) - len(drawn)
     return tag(
         "figure",
@@ -99,7 +103,7 @@ def draw(chart: Chart, id: str, span: tuple[float, float] | None = None, alarms:
 
 
 def _axes(frame: _Frame, chart: Chart) -> list[Safe]:
-    parts = [tag("text", chart.unit, x=4, y=14, class_="unit")]
+    parts = [tag("text", chart.unit, x=4, y=13, class_="unit")]
     for value, label in _ticks(frame.y0, frame.y1, share=chart.share):
         parts.append(_rule(frame, value, "grid"))
         parts.append(tag("text", label, x=_LEFT - 6, y=_at(frame.y(value) + 4), text_anchor="end"))
@@ -166,6 +170,7 @@ def _alarms(frame: _Frame, alarms: Sequence[Alarmed]) -> list[Safe]:
     letter_of = {name: letter for letter, name in _letters(alarms).items()}
     parts: list[Safe] = []
     taken: dict[str, float] = {}
+    labels: list[float] = []
     for alarm in alarms:
         x, end = frame.x(alarm.first), frame.x(alarm.last)
         letter = letter_of.get(alarm.name)
@@ -173,7 +178,10 @@ def _alarms(frame: _Frame, alarms: Sequence[Alarmed]) -> list[Safe]:
             continue
         taken[letter] = end + 3
         steps = f"step {alarm.first}" if alarm.first == alarm.last else f"steps {alarm.first} to {alarm.last}"
-        crowded = any(other != letter and abs(x - at) < 12 for other, at in taken.items())
+        label = x
+        while any(abs(label - other) < 10 for other in labels):
+            label += 10
+        labels.append(label)
         parts.append(
             tag(
                 "g",
@@ -182,7 +190,7 @@ def _alarms(frame: _Frame, alarms: Sequence[Alarmed]) -> list[Safe]:
                 tag(
                     "path", d=f"M{_at(x - 1.5)} {_BOTTOM - 3}H{_at(max(end, x) + 1.5)}v6H{_at(x - 1.5)}z", class_="alarm-bar"
                 ),
-                tag("text", letter, x=_at(x), y=_TOP - 4 - 10 * crowded, text_anchor="middle", class_="alarm-text"),
+                tag("text", letter, x=_at(label), y=_TOP - 5, text_anchor="middle", class_="alarm-text"),
             )
         )
     return parts
@@ -220,7 +228,7 @@ def _apart(low: float, high: float) -> tuple[float, float]:
 def _ticks(low: float, high: float, *, share: bool = False, whole: bool = False) -> list[tuple[float, str]]:
     """Round values along an axis, and how they are written."""
     power = 10.0 ** math.floor(math.log10((high - low) / 4))
-    step = next((power * by for by in (1, 2, 5) if (high - low) / (power * by) <= 5), power * 10)
+    step = next((power * by for by in (1, 2, 5) if (high - low) / (power * by) <= 6), power * 10)
     step = max(step, 1.0) if whole else step
     found = [index * step for index in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
     return [(value, f"{value * 100:.0f}%" if share else f"{value:.0f}" if whole else _round(value)) for value in found]

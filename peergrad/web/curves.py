@@ -32,7 +32,7 @@ def curves(history: History) -> Safe:
             parts.append(tag("section", heading, tag("div", figures, class_="charts")))
     if len(history.train) > BINS:
         each = f"Each point stands for about {len(history.train) / BINS:.0f} of {len(history.train):,} steps: their mean."
-        parts.insert(0, tag("p", each, class_="about"))
+        parts.insert(0, tag("p", each, class_="about binned"))
     return tag("div", parts or tag("p", "Nothing has been measured yet.", class_="empty"))
 
 
@@ -84,7 +84,7 @@ def _votes(history: History) -> list[Chart]:
     coin = "The thin line is where a coin would be."
     taught = "A debate without signal has no advantage that differs from 0: nothing is learned from it."
     return [
-        Chart(title="Votes cast", unit="per due turn", lines=cast, note=due),
+        Chart(title="Votes cast", unit="per due turn", lines=cast, from_zero=True, note=due),
         Chart(title="Quality of votes", unit="% of votes", lines=good, share=True, chance=0.5, note=coin),
         Chart(title="Debates without signal", unit="% of debates", lines=silent, share=True, note=taught),
     ]

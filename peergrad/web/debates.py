@@ -122,16 +122,11 @@ class _Shower:
                 tag("div", self.text(turn.text), class_="raw"),
             ]
         else:
-            parts = [(s.name, said(turn.text, turn.parsed, s.name)) for s in turn.parsed.sections]
-            body = [
-                tag(
-                    "dl",
-                    [
-                        (tag("dt", name.replace("_", " ")), tag("dd", self.text(text) if text else "–"))
-                        for name, text in parts
-                    ],
-                )
-            ]
+            sections: list[Safe] = []
+            for name in (section.name for section in turn.parsed.sections):
+                words = said(turn.text, turn.parsed, name)
+                sections += [tag("dt", name.replace("_", " ")), tag("dd", self.text(words) if words else "–")]
+            body = [tag("dl", sections)]
         kind = "turn unreadable" if turn.parsed.error else "turn"
         return tag(
             "article",

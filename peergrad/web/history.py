@@ -28,7 +28,11 @@ class History:
         phases: dict[str, dict[tuple[int, int], Logged]] = {"train": {}, "eval": {}, "warm": {}}
         for line in lines:
             phase, step, warm = line.get("phase"), line["step"], line["warm"]
-            if phase in phases and all(type(at) is int and 0 <= at < 10**9 for at in (step, warm)):
+            if (
+                isinstance(phase, str)
+                and phase in phases
+                and all(type(at) is int and 0 <= at < 10**9 for at in (step, warm))
+            ):
                 phases[phase][step, warm] = line
         return History(
             *(tuple(line for _, line in sorted(found.items(), key=lambda item: item[0])) for found in phases.values())
@@ -110,7 +114,7 @@ def alarmed(train: Sequence[Logged]) -> list[Alarmed]:
     done: list[Alarmed] = []
     for line in train:
         sounding = line.get("alarms")
-        heard = {name for name in sounding if isinstance(name, str)} if isinstance(sounding, list) else set[str]()
+        heard = {name[:80] for name in sounding if isinstance(name, str)} if isinstance(sounding, list) else set[str]()
         done += [open_.pop(name) for name in sorted(set(open_) - heard)]
         for name in sorted(heard):
             open_[name] = Alarmed(name, open_[name].first if name in open_ else line["step"], line["step"])

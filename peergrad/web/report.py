@@ -55,13 +55,14 @@ def report(run: Run) -> str:
         "main",
         tag("h1", title),
         tag("p", _state(history, config), class_="state"),
-        _alarms(history),
-        tag("h2", "Before and after"),
-        before_and_after(history, settings),
-        tag("h2", "What it took"),
-        used(history),
-        tag("h2", "What it was made with"),
         _made_with(facts, config),
+        _alarms(history),
+        tag(
+            "div",
+            tag("section", tag("h2", "Before and after"), before_and_after(history, settings)),
+            tag("section", tag("h2", "What it took"), used(history)),
+            class_="tables",
+        ),
         curves(history),
         tag("h2", "Debates"),
         side_by_side(samples(run), settings.learn.reward, _grader(settings)),
@@ -129,7 +130,7 @@ def _made_with(facts: Mapping[str, Any], config: TrainConfig | None) -> Safe:
             ("learning", f"{learn.loss}, rate {learn.lr:g}, {learn.batch} debates a step"),
         ]
     rows.append(("versions", ", ".join(listed[:12]) or "–"))
-    return tag("dl", [tag("div", tag("dt", name), tag("dd", value)) for name, value in rows], class_="facts")
+    return tag("dl", [tag("div", tag("dt", name), tag("dd", value), class_=name) for name, value in rows], class_="facts")
 
 
 def _word(value: object) -> str:

@@ -17,16 +17,21 @@ h4{font-size:.75rem;margin:0 0 .5rem;color:var(--soft);text-transform:uppercase;
 p{margin:.4rem 0}
 .about,.empty,figcaption,.counts,.cut,small{color:var(--soft)}
 .about{max-width:46rem}
+.binned{margin-top:2.5rem}
 figcaption,.counts,.cut,small{font-size:.82rem}
 .state{color:var(--soft);margin:.35rem 0 1.5rem}
-.facts{display:grid;grid-template-columns:repeat(auto-fill,minmax(11rem,1fr));gap:.75rem 1.5rem;margin:1.25rem 0 0}
+.facts{display:grid;grid-template-columns:repeat(auto-fill,minmax(10rem,1fr));gap:.75rem 1.5rem;margin:1.25rem 0 0;
+font-size:.9rem}
+.facts .versions,.facts .learning{grid-column:span 2}
+.tables{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,33rem),1fr));gap:0 3.5rem}
+.tables section{min-width:0}
 .facts dt{font-size:.78rem;color:var(--soft)}
 .facts dd{margin:0;overflow-wrap:anywhere}
 .scroll{overflow-x:auto}
-table{border-collapse:collapse;margin:.75rem 0;font-variant-numeric:tabular-nums;min-width:min(100%,44rem)}
-th,td{text-align:right;padding:.45rem .9rem;border-bottom:1px solid var(--rule);white-space:nowrap}
-th:first-child,td:first-child{text-align:left;padding-left:0;white-space:normal;font-weight:400}
-thead th{font-size:.78rem;color:var(--soft);font-weight:500;vertical-align:bottom}
+table{border-collapse:collapse;font-size:.9rem;margin:.75rem 0;font-variant-numeric:tabular-nums;width:100%}
+th,td{text-align:right;padding:.45rem 0 .45rem .9rem;border-bottom:1px solid var(--rule);white-space:nowrap}
+th:first-child,td:first-child{text-align:left;padding-left:0;min-width:6rem;white-space:normal;font-weight:400}
+thead th{white-space:normal;font-size:.78rem;color:var(--soft);font-weight:500;vertical-align:bottom}
 td.after{font-weight:650;font-size:1.08rem}
 td.change{color:var(--soft)}
 .alarms{border-left:3px solid var(--bad);padding:.1rem 0 .1rem .9rem;margin:1rem 0}
@@ -34,7 +39,7 @@ td.change{color:var(--soft)}
 figure{margin:0;padding:.9rem 1rem;background:var(--panel);border:1px solid var(--rule);border-radius:8px;
 break-inside:avoid}
 figure>svg{display:block;width:100%;height:auto}
-svg text{font:12px system-ui,sans-serif;fill:var(--soft);font-variant-numeric:tabular-nums}
+svg text{font:13px system-ui,sans-serif;fill:var(--soft);font-variant-numeric:tabular-nums}
 .grid{stroke:var(--grid);fill:none}
 .axis{stroke:var(--soft);fill:none}
 .chance{stroke:var(--soft);fill:none;stroke-width:1;stroke-dasharray:1 3}
@@ -45,6 +50,7 @@ svg text{font:12px system-ui,sans-serif;fill:var(--soft);font-variant-numeric:ta
 .s4 .line{stroke-dasharray:14 4}.s5 .line{stroke-dasharray:4 2 1 2 1 2}
 .alarm-line{stroke:var(--bad);fill:none;stroke-dasharray:3 3;opacity:.7}
 .alarm-bar{fill:var(--bad)}
+.named{white-space:nowrap;margin-right:.5rem}
 svg .alarm-text,.alarm-letter{fill:var(--bad);color:var(--bad);font-weight:700}
 .legend{list-style:none;margin:.35rem 0 0;padding:0;display:flex;flex-wrap:wrap;gap:.1rem 1rem;font-size:.82rem;
 color:var(--soft)}
@@ -77,7 +83,8 @@ bdi{unicode-bidi:isolate}
 .badge{margin-left:auto}
 .badge.right{color:var(--good)}
 .end{margin-top:3rem;color:var(--soft);font-size:.82rem}
-@media (max-width:40rem){main{padding:1.5rem 1rem 3rem}h1{font-size:1.5rem}th,td{padding:.4rem .5rem}
+@media (max-width:40rem){main{padding:1.5rem 1rem 3rem}h1{font-size:1.5rem}th,td{padding:.4rem 0 .4rem .6rem}
+.facts{grid-template-columns:1fr 1fr}
 .turn dl{grid-template-columns:minmax(0,1fr);gap:0}.turn dt{padding-top:.35rem}}
 @media print{:root{color-scheme:light;--paper:#fff;--panel:#fff;--ink:#000;--soft:#444;--rule:#bbb;--grid:#ddd;
 --good:#064;--bad:#811;
