@@ -18,6 +18,7 @@ Grader = Callable[[Question, str], Grade]
 
 _TURNS = 24  # of a debate
 _LONGEST = 1500  # characters of a section
+_TITLE = 240  # of a question that stands as a title
 _BUDGET = 200_000  # characters of model text on a page; escaped, one may take six bytes
 
 
@@ -44,12 +45,12 @@ def side_by_side(shown: Samples, rules: RewardRules, grade: Grader) -> Safe:
 def _row(show: _Shower, index: int, row: tuple[Debate | None, Debate | None], shown: Samples) -> Safe:
     scored = [score(debate, show.rules) if debate else None for debate in row]
     question = next(debate.question for debate in row if debate)
-    title = show.text(question.text) if shown.paired or not shown.after else f"Debate {index + 1} of each"
+    alike = shown.paired or not shown.after
+    title = show.text(question.text, _TITLE) if alike else f"Debate {index + 1} of each"
+    whole = not alike or len(question.text) > _TITLE
     outcome = " → ".join(show.outcome(one) for one in scored if one)
     columns = [
-        tag(
-            "div", tag("h4", when), show.debate(one, question=not shown.paired) if one else tag("p", "none"), class_="debate"
-        )
+        tag("div", tag("h4", when), show.debate(one, question=whole) if one else tag("p", "none"), class_="debate")
         for when, one in zip(("Before", "After"), scored, strict=True)
         if one or shown.after
     ]
@@ -67,9 +68,9 @@ class _Shower:
     def __init__(self, rules: RewardRules, grade: Grader, longest: int) -> None:
         self.rules, self.grade, self.longest = rules, grade, longest
 
-    def text(self, raw: str) -> Safe:
+    def text(self, raw: str, most: int = _LONGEST) -> Safe:
         """Model text, clipped with a notice."""
-        beginning, notice = clip(raw, self.longest)
+        beginning, notice = clip(raw, min(most, self.longest))
         return tag("bdi", beginning, tag("em", notice, class_="cut") if notice else None)
 
     def outcome(self, scored: Scored) -> str:

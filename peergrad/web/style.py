@@ -34,9 +34,9 @@ th:first-child,td:first-child{text-align:left;padding-left:0;min-width:6rem;whit
 thead th{white-space:normal;font-size:.78rem;color:var(--soft);font-weight:500;vertical-align:bottom}
 td.after{font-weight:650;font-size:1.08rem}
 td.change{color:var(--soft)}
-.alarms{border-left:3px solid var(--bad);padding:.1rem 0 .1rem .9rem;margin:1rem 0}
+.alarms{overflow-wrap:anywhere;border-left:3px solid var(--bad);padding:.1rem 0 .1rem .9rem;margin:1rem 0}
 .charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,330px),1fr));gap:1.25rem;margin-top:1rem}
-figure{margin:0;padding:.9rem 1rem;background:var(--panel);border:1px solid var(--rule);border-radius:8px;
+figure{margin:0;min-width:0;padding:.9rem 1rem;background:var(--panel);border:1px solid var(--rule);border-radius:8px;
 break-inside:avoid}
 figure>svg{display:block;width:100%;height:auto}
 svg text{font:13px system-ui,sans-serif;fill:var(--soft);font-variant-numeric:tabular-nums}
@@ -50,10 +50,11 @@ svg text{font:13px system-ui,sans-serif;fill:var(--soft);font-variant-numeric:ta
 .s4 .line{stroke-dasharray:14 4}.s5 .line{stroke-dasharray:4 2 1 2 1 2}
 .alarm-line{stroke:var(--bad);fill:none;stroke-dasharray:3 3;opacity:.7}
 .alarm-bar{fill:var(--bad)}
-.named{white-space:nowrap;margin-right:.5rem}
+.named{display:inline-block;margin-right:.6rem}
 svg .alarm-text,.alarm-letter{fill:var(--bad);color:var(--bad);font-weight:700}
 .legend{list-style:none;margin:.35rem 0 0;padding:0;display:flex;flex-wrap:wrap;gap:.1rem 1rem;font-size:.82rem;
 color:var(--soft)}
+.legend li{min-width:0;overflow-wrap:anywhere}
 .legend b{color:var(--ink);font-weight:600;font-variant-numeric:tabular-nums}
 .swatch{width:32px;height:12px;vertical-align:-1px}
 details{border-top:1px solid var(--rule)}
@@ -91,5 +92,5 @@ bdi{unicode-bidi:isolate}
 --s0:#0b5cab;--s1:#c2500a;--s2:#0f7a5a;--s3:#8a3b94;--s4:#7a6200;--s5:#5b6470}
 body{font-size:10.5pt}main{max-width:none;padding:0}.charts{grid-template-columns:1fr 1fr}
 .pair{grid-template-columns:1fr 1fr}
-details::details-content{content-visibility:visible;block-size:auto}summary{break-after:avoid}h2{break-after:avoid}}
+details::details-content{content-visibility:visible;block-size:auto}summary,h4,.debate>.counts{break-after:avoid}h2{break-after:avoid}}
 """

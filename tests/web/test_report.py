@@ -190,6 +190,7 @@ def test_grades_and_rewards_of_turns(tmp_path):
     run = run_in(tmp_path, task="mine.jsonl")
     run.keep("step_000001", Played((debate(question, voting),), {}))
     text = check(report(run)).text
+    assert text.count("What is 5 + 5?") == 1
     assert text.count("✓ right") == 6
     assert "gen +1.00" in text
     assert "judge +1.00" in text
