@@ -27,6 +27,7 @@ def test_rooms_import_downwards_only():
         ("debate/quote.py", "import peergrad.reward.tally"),
         ("reward/tally.py", "import peergrad.learn.losses"),
         ("learn/losses.py", "import peergrad.engines.scripted"),
+        ("measure/quality.py", "import peergrad.web.report"),
         ("learn/losses.py", "import torch"),
         ("debate/types.py", "import pydantic"),
     ],

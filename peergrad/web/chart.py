@@ -1,0 +1,256 @@
+"""A line chart as inline SVG: readable in light, dark and grey, by eye and by screen reader."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from peergrad.web.history import Alarmed, Points
+from peergrad.web.markup import Child, Safe, clip, tag
+
+STYLES = 6
+"""How many lines can be told apart: each has a colour, a dash pattern and a shape of its own."""
+
+_WIDTH, _HEIGHT = 420, 244
+_LEFT, _RIGHT, _TOP, _BOTTOM = 50, 408, 36, 202
+_MARKED = 40  # up to so many points each has a mark that says its value
+_NO_MORE_THAN = 40  # alarm marks; more can't be told apart
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One metric over steps."""
+
+    label: str
+    points: Points
+
+    @property
+    def known(self) -> list[tuple[float, float]]:
+        """The points that were measured."""
+        return [(x, y) for x, y in self.points if y is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Lines on common axes. A ``share`` is between 0 and 1 and drawn in per cent."""
+
+    title: str
+    unit: str
+    lines: Sequence[Line]
+    share: bool = False
+    from_zero: bool = False
+    note: Child = None
+    chance: float | None = None
+    """Where a coin would be."""
+    axis: str = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """From values to places."""
+
+    x0: float
+    x1: float
+    y0: float
+    y1: float
+
+    def x(self, value: float) -> float:
+        return _LEFT + (value - self.x0) / (self.x1 - self.x0) * (_RIGHT - _LEFT)
+
+    def y(self, value: float) -> float:
+        return _BOTTOM - (value - self.y0) / (self.y1 - self.y0) * (_BOTTOM - _TOP)
+
+
+def draw(chart: Chart, id: str, span: tuple[float, float] | None = None, alarms: Sequence[Alarmed] = ()) -> Safe | None:
+    """The chart as a figure with its legend; ``None`` if nothing in it was measured."""
+    drawn = [line for line in chart.lines if line.known][:STYLES]
+    if not drawn:
+        return None
+    xs = [x for line in drawn for x, _ in line.known]
+    ys = [y for line in drawn for _, y in line.known] + ([] if chart.chance is None else [chart.chance])
+    frame = _Frame(*_apart(*(span or (min(xs), max(xs)))), *_range([0.0, *ys] if chart.from_zero else ys, chart.share))
+    picture = tag(
+        "svg",
+        tag("title", chart.title, id=f"{id}-title"),
+        tag("desc", _described(chart, drawn), id=f"{id}-desc"),
+        _axes(frame, chart),
+        None if chart.chance is None else _rule(frame, chart.chance, "chance"),
+        _alarms(frame, alarms),
+        [_line(line, index, frame, chart) for index, line in enumerate(drawn)],
+        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
+        role="img",
+        aria_labelledby=f"{id}-title {id}-desc",
+    )
+    legend = [
+        tag("li", _swatch(index), f" {clip(line.label, 60)[0]} ", tag("b", _shown(line.known[-1][1], chart.share)))
+        for index, line in enumerate(drawn)
+    ]
+    named = [
+        tag("span", tag("span", letter, class_="alarm-letter"), f" {name}", class_="named")
+        for letter, name in _letters(alarms).items()
+    ]
+    legend += [tag("li", "alarms: ", named)] if named else []
+    left_out = len([line for line in chart.lines if line.known]) - len(drawn)
+    return tag(
+        "figure",
+        tag("h3", chart.title),
+        picture,
+        tag("ul", legend, class_="legend"),
+        tag("figcaption", chart.note) if chart.note else None,
+        tag("figcaption", f"{left_out} more lines are not drawn.") if left_out else None,
+    )
+
+
+def _axes(frame: _Frame, chart: Chart) -> list[Safe]:
+    parts = [tag("text", chart.unit, x=4, y=13, class_="unit")]
+    for value, label in _ticks(frame.y0, frame.y1, share=chart.share):
+        parts.append(_rule(frame, value, "grid"))
+        parts.append(tag("text", label, x=_LEFT - 6, y=_at(frame.y(value) + 4), text_anchor="end"))
+    for value, label in _ticks(frame.x0, frame.x1, whole=True):
+        x = _at(frame.x(value))
+        parts.append(tag("path", d=f"M{x} {_BOTTOM}v5", class_="axis"))
+        parts.append(tag("text", label, x=x, y=_BOTTOM + 18, text_anchor="middle"))
+    parts.append(tag("path", d=f"M{_LEFT} {_BOTTOM}H{_RIGHT}", class_="axis"))
+    parts.append(tag("text", chart.axis, x=_RIGHT, y=_HEIGHT - 5, text_anchor="end", class_="unit"))
+    return parts
+
+
+def _rule(frame: _Frame, value: float, kind: str) -> Safe:
+    return tag("path", d=f"M{_LEFT} {_at(frame.y(value))}H{_RIGHT}", class_=kind)
+
+
+def _line(line: Line, style: int, frame: _Frame, chart: Chart) -> Safe:
+    """The line, broken where nothing was measured. A point with no neighbours would be no line, so it gets a mark."""
+    runs: list[list[tuple[float, float]]] = [[]]
+    for x, y in line.points:
+        if y is None:
+            runs.append([])
+        else:
+            runs[-1].append((x, y))
+    runs = [run for run in runs if run]
+    marked = line.known if len(line.known) <= _MARKED else [run[0] for run in runs if len(run) == 1]
+    path = "".join("M" + "L".join(f"{_at(frame.x(x))} {_at(frame.y(y))}" for x, y in run) for run in runs if len(run) > 1)
+    marks = [
+        tag(
+            "path",
+            tag("title", f"{line.label}, {chart.axis} {x:g}: {_shown(y, chart.share)}"),
+            d=_shape(style, frame.x(x), frame.y(y)),
+            class_="mark",
+        )
+        for x, y in marked
+    ]
+    return tag("g", tag("path", d=path, class_="line") if path else None, marks, class_=f"s{style}")
+
+
+def _shape(style: int, x: float, y: float) -> str:
+    """A circle, square, diamond, triangle, triangle on its head, or bar."""
+    left, top = _at(x - 3), _at(y - 3)
+    return (
+        f"M{left} {_at(y)}a3 3 0 1 0 6 0a3 3 0 1 0-6 0",
+        f"M{left} {top}h6v6h-6z",
+        f"M{_at(x)} {_at(y - 4)}l4 4l-4 4l-4-4z",
+        f"M{_at(x)} {_at(y - 4)}l4 7h-8z",
+        f"M{_at(x)} {_at(y + 4)}l4-7h-8z",
+        f"M{_at(x - 1)} {_at(y - 4)}h2v8h-2z",
+    )[style]
+
+
+def _swatch(style: int) -> Safe:
+    parts = (tag("path", d="M1 6H31", class_="line"), tag("path", d=_shape(style, 16, 6), class_="mark"))
+    return tag("svg", tag("g", parts, class_=f"s{style}"), viewBox="0 0 32 12", class_="swatch", aria_hidden="true")
+
+
+def _letters(alarms: Sequence[Alarmed]) -> dict[str, str]:
+    return dict(zip("ABCDEF", dict.fromkeys(alarm.name for alarm in alarms), strict=False))
+
+
+def _alarms(frame: _Frame, alarms: Sequence[Alarmed]) -> list[Safe]:
+    """Marks on the step axis: a bar as long as the alarm sounded, and its letter above where it began."""
+    letter_of = {name: letter for letter, name in _letters(alarms).items()}
+    parts: list[Safe] = []
+    taken: dict[str, float] = {}
+    labels: list[float] = []
+    for alarm in alarms:
+        x, end = frame.x(alarm.first), frame.x(alarm.last)
+        letter = letter_of.get(alarm.name)
+        if letter is None or x < taken.get(letter, -1.0) or len(parts) >= _NO_MORE_THAN:
+            continue
+        taken[letter] = end + 3
+        steps = f"step {alarm.first}" if alarm.first == alarm.last else f"steps {alarm.first} to {alarm.last}"
+        label = x
+        while any(abs(label - other) < 10 for other in labels):
+            label += 10
+        labels.append(label)
+        parts.append(
+            tag(
+                "g",
+                tag("title", f"alarm: {alarm.name}, {steps}"),
+                tag("path", d=f"M{_at(x)} {_TOP}V{_BOTTOM}", class_="alarm-line"),
+                tag(
+                    "path", d=f"M{_at(x - 1.5)} {_BOTTOM - 3}H{_at(max(end, x) + 1.5)}v6H{_at(x - 1.5)}z", class_="alarm-bar"
+                ),
+                tag("text", letter, x=_at(label), y=_TOP - 5, text_anchor="middle", class_="alarm-text"),
+            )
+        )
+    return parts
+
+
+def _described(chart: Chart, lines: Sequence[Line]) -> str:
+    said: list[str] = []
+    for line in lines:
+        values = [y for _, y in line.known]
+        first, last, low, high = (_shown(value, chart.share) for value in (values[0], values[-1], min(values), max(values)))
+        said.append(f"{line.label}: {first} at first, {last} at last; lowest {low}, highest {high}.")
+    return f"{chart.unit} over {chart.axis}. " + " ".join(said)
+
+
+def _range(values: Sequence[float], share: bool) -> tuple[float, float]:
+    if share:
+        return 0.0, max(1.0, *values)
+    low, high = min(values), max(values)
+    if 0 <= low <= high * 0.6:
+        low, high = 0.0, high or 1.0
+    low, high = _apart(low, high)
+    room = (high - low) * 0.06
+    return low if low == 0 else low - room, high + room
+
+
+def _apart(low: float, high: float) -> tuple[float, float]:
+    """Two ends of an axis, moved apart if nothing would fit between them."""
+    largest = max(abs(low), abs(high))
+    if high - low > max(largest * 1e-9, 1e-290):
+        return low, high
+    room = largest / 2 if largest > 1e-290 else 1.0
+    return low - room, high + room
+
+
+def _ticks(low: float, high: float, *, share: bool = False, whole: bool = False) -> list[tuple[float, str]]:
+    """Round values along an axis, and how they are written."""
+    power = 10.0 ** math.floor(math.log10((high - low) / 4))
+    step = next((power * by for by in (1, 2, 5) if (high - low) / (power * by) <= 6), power * 10)
+    step = max(step, 1.0) if whole else step
+    found = [index * step for index in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    return [(value, f"{value * 100:.0f}%" if share else f"{value:.0f}" if whole else _round(value)) for value in found]
+
+
+def _shown(value: float, share: bool) -> str:
+    """A measured value as people read it."""
+    if share:
+        return f"{value * 100:.1f}%"
+    size = abs(value)
+    if value == 0 or not 1e-3 <= size < 1e6:
+        return _round(value)
+    return f"{value:,.{0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3}f}".replace("-", "−")
+
+
+def _round(value: float) -> str:
+    """A value of few digits, such as a tick's; very large and very small ones by their power of ten."""
+    if value and not 1e-3 <= abs(value) < 1e6:
+        mantissa, power = f"{value:.2e}".split("e")
+        return f"{float(mantissa):g}e{int(power)}".replace("-", "−")
+    return f"{value:,g}".replace("-", "−")
+
+
+def _at(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")

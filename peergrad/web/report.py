@@ -1,0 +1,137 @@
+"""A run as one page: what it is, what changed, every curve, and debates from before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from peergrad.config import TrainConfig, from_file
+from peergrad.debate.errors import UserError
+from peergrad.runs import files
+from peergrad.runs.folder import Run
+from peergrad.tasks.arithmetic import Arithmetic
+from peergrad.tasks.files import Questions
+from peergrad.tasks.open import BUILT_IN
+from peergrad.web.curves import curves
+from peergrad.web.debates import Grader, side_by_side
+from peergrad.web.history import History, alarmed
+from peergrad.web.markup import Safe, clip, tag
+from peergrad.web.samples import samples
+from peergrad.web.style import STYLE
+from peergrad.web.summary import before_and_after, used
+
+# Nothing is fetched and nothing runs, even if markup should ever get in.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+
+
+def write_report(run: Run) -> Path:
+    """Write the report to the run's folder.
+
+    Example: ``write_report(Run.open(Path("runs/demo")))``
+    """
+    path = run.path / "report.html"
+    files.write(path, report(run).encode())
+    return path
+
+
+def report(run: Run) -> str:
+    """The report as a page of HTML. It can be made at any moment of a run."""
+    facts = run.facts if isinstance(run.facts, dict) else {}
+    history = History.of(run.metrics())
+    config = _config(run)
+    settings = config or TrainConfig()
+    title = f"{_word(facts.get('model'))} on {_word(facts.get('task'))}"
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("meta", name="referrer", content="no-referrer"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", f"{title}: peergrad report"),
+        tag("style", Safe(STYLE)),
+    )
+    main = tag(
+        "main",
+        tag("h1", title),
+        tag("p", _state(history, config), class_="state"),
+        _made_with(facts, config),
+        _alarms(history),
+        tag(
+            "div",
+            tag("section", tag("h2", "Before and after"), before_and_after(history, settings)),
+            tag("section", tag("h2", "What it took"), used(history)),
+            class_="tables",
+        ),
+        curves(history),
+        tag("h2", "Debates"),
+        side_by_side(samples(run), settings.learn.reward, _grader(settings)),
+        tag("p", "Written by peergrad from the run's folder; the same folder gives the same page.", class_="end"),
+    )
+    return f"<!doctype html>\n{tag('html', head, tag('body', main), lang='en')}\n"
+
+
+def _config(run: Run) -> TrainConfig | None:
+    try:
+        return from_file(TrainConfig(), run.path / "config.toml")
+    except UserError:  # of another version, or damaged; what was logged can be shown all the same
+        return None
+
+
+def _grader(settings: TrainConfig) -> Grader:
+    return Arithmetic().grade if settings.task.task in BUILT_IN else Questions("", ()).grade
+
+
+def _state(history: History, config: TrainConfig | None) -> str:
+    done = f"{history.steps:,} steps of self-play" if history.steps != 1 else "1 step of self-play"
+    if history.warm and not history.train:
+        done = f"{len(history.warm):,} steps of warm start, no self-play yet"
+    if config is None:
+        return f"{done}. Its settings (config.toml) can't be read, so rewards are shown by the default rules."
+    if history.steps >= config.learn.steps:
+        return f"Finished: {done}."
+    return f"Not finished: {done}, of {config.learn.steps:,}."
+
+
+def _alarms(history: History) -> Safe | None:
+    found: dict[str, list[str]] = {}
+    for alarm in alarmed(history.train):
+        steps = str(alarm.first) if alarm.first == alarm.last else f"{alarm.first}–{alarm.last}"
+        found.setdefault(alarm.name, []).append(steps)
+    if not found:
+        return None
+    lines = [
+        tag(
+            "p",
+            tag("b", clip(name, 80)[0]),
+            " sounded after step ",
+            ", ".join(steps[:12]),
+            " and more" if len(steps) > 12 else None,
+        )
+        for name, steps in list(found.items())[:12]
+    ]
+    return tag("div", lines, class_="alarms", role="note", aria_label="alarms")
+
+
+def _made_with(facts: Mapping[str, Any], config: TrainConfig | None) -> Safe:
+    versions = facts.get("versions")
+    listed = [f"{_word(k)} {_word(v)}" for k, v in versions.items()] if isinstance(versions, dict) else []
+    rows = [
+        ("model", _word(facts.get("model"))),
+        ("task", f"{_word(facts.get('task'))}, {_word(facts.get('questions'))} questions"),
+        ("created", _word(facts.get("created"))),
+        ("seed", _word(facts.get("seed"))),
+    ]
+    if config:
+        debate, learn = config.debate, config.learn
+        rows += [
+            ("debate", f"{debate.protocol}, {debate.agents} agents, at most {debate.max_rounds} rounds"),
+            ("reward", learn.reward.reward),
+            ("learning", f"{learn.loss}, rate {learn.lr:g}, {learn.batch} debates a step"),
+        ]
+    rows.append(("versions", ", ".join(listed[:12]) or "–"))
+    return tag("dl", [tag("div", tag("dt", name), tag("dd", value), class_=name) for name, value in rows], class_="facts")
+
+
+def _word(value: object) -> str:
+    return "–" if value is None else clip(str(value), 200)[0]
