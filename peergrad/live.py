@@ -61,7 +61,7 @@ class Screen:
             self._console.print(f"{phase} {at.name}")
 
     def debate(self, debate: Debate | None) -> None:
-        self._done += 1
+        self._done += debate is not None
 
     def line(self, phase: str, at: Progress, metrics: Mapping[str, Any]) -> None:
         now = time.monotonic()

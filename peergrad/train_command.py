@@ -121,5 +121,5 @@ def estimate(config: TrainConfig) -> str:
         f"at most {replies * debate.max_tokens:,} sampled.\n"
         f"# Prompts begin with about {first:.0f} tokens (4 letters each) and may grow to {longest:,.0f}; "
         f"at most {trained:,.0f} tokens trained on.\n"
-        f"# {config.learn.steps} steps over {len(made.task)} questions, {config.learn.steps * batch / len(made.task):.2f} epochs."
+        f"# {config.learn.steps} steps over {len(made.task)} questions: {config.learn.steps * batch / len(made.task):.2f} epochs."
     )

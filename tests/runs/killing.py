@@ -115,6 +115,29 @@ def killed_at(out: Path, log: Path, count: int) -> int | None:
     return wait(child(work, log))
 
 
+def signalled(out: Path, log: Path, phase: str, number: int = signal.SIGTERM, times: int = 1) -> tuple[int | None, float]:
+    """Train, and get a signal when a phase begins for the second time; the exit code and how long it took to leave."""
+
+    def work() -> int:
+        from peergrad.live import Screen
+
+        real, begun = Screen.begin, []
+
+        def begin(self, name, *rest):
+            real(self, name, *rest)
+            begun.append(name)
+            if begun.count(phase) == 2 and name == phase:
+                Path(f"{out}.asked").write_text(str(time.time()))
+                for _ in range(times):
+                    os.kill(os.getpid(), number)
+
+        Screen.begin = begin
+        return train(out)
+
+    code = wait(child(work, log))
+    return code, time.time() - float(Path(f"{out}.asked").read_text())
+
+
 def compare(out: Path, log: Path, right: str) -> str | None:
     """What is wrong with a run that was killed and then finished; ``None`` if nothing."""
     code = finish(out, log)
@@ -131,6 +154,67 @@ def step_reached(out: Path) -> int:
     with contextlib.suppress(OSError):
         return len([path for path in (out / "checkpoints").glob("step_*") if path.name != "step_000000"])
     return 0
+
+
+def signals(base: Path, right: str) -> tuple[list[str], float]:
+    """SIGTERM in each phase, and Ctrl-C: what went wrong, and the longest it took to leave."""
+    wrong: list[str] = []
+    longest = 0.0
+    for phase in ("sampling", "training", "saving", "evaluating", "warm start"):
+        for number, expected in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+            if number == signal.SIGINT and phase != "sampling":
+                continue
+            out, log = base / f"{phase}{number}", base / f"{phase}{number}.log"
+            code, took = signalled(out, log, phase, number)
+            longest = max(longest, took)
+            if code != expected or "the same command goes on" not in log.read_text():
+                wrong.append(f"{number} while {phase}: ended with {code}: {log.read_text()[-500:]}")
+            if what := compare(out, log, right):
+                wrong.append(f"{number} while {phase}: {what}")
+    code, took = signalled(base / "twice", base / "twice.log", "training", signal.SIGINT, times=2)
+    if code != 130:
+        wrong.append(f"two Ctrl-C ended with {code}")
+    if what := compare(base / "twice", base / "twice.log", right):
+        wrong.append(f"two Ctrl-C: {what}")
+    return wrong, longest
+
+
+def damages(base: Path, right: str) -> list[str]:
+    """Torn lines, zeros and missing files in a run that is half done: it goes on, and says what it found."""
+    wrong: list[str] = []
+    half = base / "half"
+    code, _ = signalled(half, base / "half.log", "training")
+    if code != 143:
+        wrong.append(f"half a run ended with {code}")
+    newest = sorted((half / "checkpoints").glob("step_*"))[-1].name
+    assert newest == "step_000002", newest
+
+    def zeros(path: Path) -> None:
+        path.write_bytes(bytes(path.stat().st_size))
+
+    for name, damage, warned in (
+        ("torn metrics", lambda run: (run / "metrics.jsonl").open("a").write('{"phase": "train", "st'), False),
+        ("zeros in the adapter", lambda run: zeros(run / "checkpoints" / newest / "adapter_model.safetensors"), True),
+        ("zeros in the optimizer", lambda run: zeros(run / "checkpoints" / newest / "optimizer.safetensors"), True),
+        ("zeros in the state", lambda run: zeros(run / "checkpoints" / newest / "state.json"), True),
+        ("a file less", lambda run: (run / "checkpoints" / newest / "engine.json").unlink(), True),
+        ("a checkpoint less", lambda run: shutil.rmtree(run / "checkpoints" / newest), False),
+        ("zeros in debates", lambda run: zeros(run / "debates" / "step_000003.jsonl"), True),
+        ("torn debates", lambda run: os.truncate(run / "debates" / "step_000003.jsonl", 1000), True),
+        ("zeros in metrics", lambda run: zeros(run / "metrics.jsonl"), False),
+        ("all checkpoints damaged", lambda run: [zeros(f) for f in (run / "checkpoints").glob("*/state.json")], True),
+    ):
+        out, log = base / name.replace(" ", "-"), base / f"{name.replace(' ', '-')}.log"
+        shutil.copytree(half, out)
+        if name.endswith("debates") and not (out / "debates" / "step_000003.jsonl").exists():
+            shutil.copy(out / "debates" / "step_000002.jsonl", out / "debates" / "step_000003.jsonl")
+        damage(out)
+        code = finish(out, log)
+        if code != 0 or adapter(out) != right:
+            wrong.append(f"{name}: ended with {code}, {log.read_text()[-500:]}")
+        if warned and "warning:" not in log.read_text():
+            wrong.append(f"{name}: no warning")
+    return wrong
 
 
 def main(kills: int, saves: str, seed: int) -> dict:
@@ -173,7 +257,16 @@ def main(kills: int, saves: str, seed: int) -> dict:
             if what := compare(out, log, right):
                 wrong.append(f"killed at touch {count}: {what}")
             shutil.rmtree(out)
-    return {"kills": kills, "touches_of_a_run": touches, "killed_at_touches": len(moments), "wrong": wrong, "run_s": whole_s}
+        more, longest = signals(base, right)
+        wrong += more + damages(base, right)
+    return {
+        "run_s": round(whole_s, 2),
+        "kills": kills,
+        "touches_of_a_run": touches,
+        "killed_at_touches": len(moments),
+        "slowest_to_leave_s": round(longest, 2),
+        "wrong": wrong,
+    }
 
 
 if __name__ == "__main__":

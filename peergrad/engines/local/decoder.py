@@ -8,7 +8,7 @@ What attention looks at is the caller's: a cache of keys and values when samplin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 from peergrad.debate.errors import UserError
 from peergrad.engines.local import ops
-from peergrad.engines.local.forward import Adapter, Attend, Groups, Matrix, Shape
+from peergrad.engines.local.forward import Adapter, Addition, Additions, Attend, Groups, Matrix, Shape
+from peergrad.engines.local.onednn import Packed, worth_packing
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
@@ -44,6 +45,7 @@ class Layer:
     before_mlp: Tensor
     query_norm: Tensor | None
     key_norm: Tensor | None
+    packed: Mapping[str, Packed]
 
 
 class Decoder:
@@ -86,6 +88,12 @@ class Decoder:
         for layer in core.layers:
             self.layers.append(_take(layer))
             layer.to("meta")
+        weights = [weight for layer in self.layers for weight in layer.weights.values()]
+        self._head: Packed | None = None
+        if worth_packing([*weights, self.unembedding]):
+            self._head = Packed(self.unembedding)
+            packed = [{name: Packed(weight) for name, weight in layer.weights.items()} for layer in self.layers]
+            self.layers = [replace(layer, packed=some) for layer, some in zip(self.layers, packed, strict=True)]
         self.matrices: Sequence[Groups] = [self._matrices(index) for index in range(self.shape.layers)]
         self.elsewhere: frozenset[str] = frozenset()
 
@@ -113,24 +121,32 @@ class Decoder:
         for index, layer in enumerate(self.layers):
             lora = adapter[index] if adapter else {}
             x, y = self._ops.add_norm(x, added, layer.before_attention, self.eps)
-            qkv = product(y, layer.weights["qkv"], layer.bias, lora.get("qkv")).unflatten(-1, (-1, shape.head_size))
+            qkv = _times(y, layer, "qkv", lora, layer.bias).unflatten(-1, (-1, shape.head_size))
             if layer.query_norm is not None and layer.key_norm is not None:
                 q, k, v = qkv.split((shape.heads, shape.kv_heads, shape.kv_heads), -2)
                 q = F.rms_norm(q, (shape.head_size,), layer.query_norm, self.eps)
                 k = F.rms_norm(k, (shape.head_size,), layer.key_norm, self.eps)
                 qkv = torch.cat((q, k, v), -2)
             q, k, v = self._ops.rotate(qkv, shape.kv_heads, self.cos, self.sin, positions)
-            added = product(attend(index, q, k, v), layer.weights["o"], None, lora.get("o"))
+            added = _times(attend(index, q, k, v), layer, "o", lora)
             x, y = self._ops.add_norm(x, added, layer.before_mlp, self.eps)
-            gate_up = product(y, layer.weights["gate_up"], None, lora.get("gate_up"))
-            added = product(self._ops.swiglu(gate_up), layer.weights["down"], None, lora.get("down"))
+            added = _times(self._ops.swiglu(_times(y, layer, "gate_up", lora)), layer, "down", lora)
         return self._ops.add_norm(x, added, self.last_norm, self.eps)[1]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of every token of the vocabulary (b, V), in float32; not differentiable."""
         if self.device.type == "cuda":  # sums are kept in float32 rather than rounded to bfloat16 and back
             return torch.mm(hidden, self.unembedding.T, out_dtype=torch.float32)
-        return F.linear(hidden, self.unembedding)
+        return F.linear(hidden, self.unembedding) if self._head is None else self._head(hidden)
+
+    def merged(self, adapter: Adapter) -> Adapter:
+        """The adapter as it is quickest to sample with: where weights are packed, added into copies of them."""
+        if self._head is None:
+            return adapter
+        return [
+            {name: layer.packed[name].with_added(*pair) for name, pair in some.items() if not isinstance(pair, Packed)}
+            for layer, some in zip(self.layers, adapter, strict=True)
+        ]
 
     def grow_rotations(self, positions: int) -> None:
         """Make rotations for this many positions. To be called before they are used, since looking would stall a GPU."""
@@ -175,13 +191,26 @@ def _take(layer: Any) -> Layer:
         before_mlp=layer.post_attention_layernorm.weight.data,
         query_norm=None if norms[0] is None else norms[0].data,
         key_norm=None if norms[1] is None else norms[1].data,
+        packed={},
     )
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None, added: tuple[Tensor, Tensor] | None) -> Tensor:
+def _times(x: Tensor, layer: Layer, name: str, lora: Additions, bias: Tensor | None = None) -> Tensor:
+    packed, added = layer.packed.get(name), lora.get(name)
+    if isinstance(added, Packed):
+        return added(x, bias)
+    return product(x, layer.weights[name], bias, added) if packed is None else add(packed(x, bias), x, added)
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None, added: Addition | None) -> Tensor:
     """x · weightᵀ + bias, and what an adapter adds to it."""
-    y = F.linear(x, weight, bias)
+    return add(F.linear(x, weight, bias), x, added)
+
+
+def add(y: Tensor, x: Tensor, added: Addition | None) -> Tensor:
+    """y and what an adapter adds to it, given the input x."""
     if added is not None:
+        assert not isinstance(added, Packed)
         down, up = added
         y.flatten(0, -2).addmm_(F.linear(x, down).flatten(0, -2), up.T)  # in place: one pass over y less
     return y

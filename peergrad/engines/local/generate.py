@@ -76,6 +76,7 @@ class Generator:
         self._prefill_tokens = 16384 if self._kernels else 4096 if self._cuda else 1
         self._state: State | None = None
         self._shelf = Shelf(kv_bytes // 2)
+        self._in_use: tuple[Adapter, Adapter] | None = None
         self.prefilled = 0
 
     def fits(self, tokens: int) -> bool:
@@ -92,6 +93,7 @@ class Generator:
             return
         waiting = sorted(jobs, key=lambda job: len(job.prompt_T) + job.limit, reverse=True)
         state = self._make_room(waiting)
+        adapter = self._merged(adapter)
         state.use(adapter)
         active: list[Job] = []
         drawn: _Drawn | None = None
@@ -113,6 +115,15 @@ class Generator:
                 self._shelf.forget(job.held)
             if any(not math.isfinite(sum(job.logprobs)) for job in jobs):
                 state.pool.kv.zero_()  # masked or not, a NaN left in a row would spread to whoever gets it next
+
+    def _merged(self, adapter: Adapter | None) -> Adapter | None:
+        """What to sample with; made once for the adapter in use, since a copy of the weights may be behind it."""
+        if adapter is None or not isinstance(self.decoder, Decoder):
+            return adapter
+        if self._in_use is None or self._in_use[0] is not adapter:
+            self._in_use = None  # the old copy goes before the new one comes
+            self._in_use = (adapter, self.decoder.merged(adapter))
+        return self._in_use[1]
 
     def _make_room(self, jobs: Sequence[Job]) -> State:
         """Rows long enough for the longest job, as many as are useful and the budget allows."""

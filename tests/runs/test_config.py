@@ -1,0 +1,122 @@
+"""Settings: presets, files, and what a person is told before anything is loaded."""
+
+import subprocess
+import sys
+
+import pytest
+
+from peergrad import UserError
+from peergrad.config import PRESETS, TrainConfig, changed, flat, from_file, preset, to_toml
+from peergrad.debate.protocols import Parallel, Sequential
+
+
+def test_10_presets():  # SPEC 10
+    wanted = {
+        "math": (3, 3, 16, 3e-5, 1, 1),
+        "math-easy": (3, 2, 32, 5e-5, 1, 1),
+        "math-hard": (5, 3, 16, 3e-5, 0.5, 1.5),
+        "open-ended": (4, 3, 16, 3e-5, 1, 1),
+        "classic": (3, 3, 16, 3e-5, 1, 1),
+    }
+    names = ("agents", "max_rounds", "batch", "lr", "lambda_gen", "lambda_judge")
+    for name, values in wanted.items():
+        assert tuple(flat(preset(name))[n] for n in names) == values
+    math, classic = flat(preset("math")), preset("classic")
+    assert (math["model"], math["max_tokens"], math["eval_every"], math["save_every"]) == ("Qwen/Qwen3-8B", 8196, 50, 100)
+    assert flat(preset("math-hard"))["warm_lr"] == 1e-4
+    assert isinstance(classic.debate.build(), Sequential)
+    assert flat(classic)["reward"] == "win_rate"
+    assert isinstance(preset("open-ended").debate.build(), Parallel)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_config_file_says_everything(name, tmp_path):
+    config = changed(preset(name), {"out": "some \"where\"\n\\", "consensus": "others", "log_to": ["wandb"]}, "x")
+    path = tmp_path / "config.toml"
+    path.write_text(to_toml(config))
+    assert from_file(TrainConfig(), path) == config
+
+
+def test_names_are_unique_and_explained():
+    import inspect
+
+    def sections(config):
+        for name, value in vars(config).items() if hasattr(config, "__dict__") else ():
+            yield name, value
+
+    config = TrainConfig()
+    assert len(flat(config)) == sum(len(flat(value)) for _, value in sections(config))
+    for _, section in sections(config):
+        source = inspect.getsource(type(section))
+        for name in flat(section):
+            if f"    {name}: " in source:
+                assert source.split(f"    {name}: ")[1].split("\n")[1].strip().startswith('"""'), name
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("agens = 3", "no setting is called 'agens'; did you mean 'agents'?"),
+        ("[debate]\nagents = 'three'", "agents: 'three' is not possible; give a whole number"),
+        ("agents = 0", "agents: 0 is not possible; give a whole number of at least 1"),
+        ("agents = 1001", "from 1 to 1000"),
+        ("lr = 0", "lr: 0.0 is not possible; give a number above 0"),
+        ("lr = nan", "lr: nan is not possible"),
+        ("reward = 'win-rate'", "reward: 'win-rate' is not known; did you mean 'win_rate'?"),
+        ("log_to = 'wandb'", "log_to: 'wandb' is not a list"),
+        ("log_to = ['wandbb']", "did you mean 'wandb'?"),
+        ("eval_every = 5", "eval_questions: 0 leaves nothing to evaluate on"),
+        ("steps = true", "steps: True is not possible; give a whole number"),
+        ("steps = 1.5", "steps: 1.5 is not possible; give a whole number"),
+        ("out = 3", "out: 3 is not possible; give a path"),
+        ("lr = [", "is not TOML"),
+    ],
+)
+def test_a_bad_file_is_one_sentence(tmp_path, text, says):
+    path = tmp_path / "c.toml"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        from_file(TrainConfig(), path)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def command(*args, cwd):
+    done = subprocess.run([sys.executable, "-m", "peergrad", "train", *args], cwd=cwd, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--preset", "mth"), "did you mean 'math'?"),
+        (("--preset", "math"), "task: is not set; give a .jsonl or .csv file"),
+        (("--agents", "0"), "agents: 0 is not possible"),
+        (("--agens", "4"), "--agents"),
+        (("--agents", "x"), "--agents"),
+        (("--task", "arithmetik"), "did you mean 'arithmetic'?"),
+        (("--task", "none.jsonl"), "none.jsonl can't be read"),
+        (("--level", "9"), "level: 9 is not possible; give a whole number from 1 to 5"),
+        (("--batch", "2000"), "batch: 2000 is more than the 1000 questions"),
+        (("--config", "none.toml"), "none.toml can't be read"),
+        (("--warm-from", "none.jsonl"), "none.jsonl: can't be read"),
+        (("--eval-debates", "99"), "eval_debates: 99 is more than eval_questions"),
+    ],
+)
+def test_a_mistake_is_said_before_anything_is_loaded(tmp_path, args, says):
+    done = command(*args, cwd=tmp_path)
+    assert done.returncode == 2
+    assert says in done.stdout + done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dry_run_shows_and_loads_nothing(tmp_path):
+    (tmp_path / "mine.toml").write_text("[learn]\nlr = 1e-4\nsteps = 7\n")
+    done = command("--preset", "demo", "--config", "mine.toml", "--steps", "9", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "lr = 0.0001" in done.stdout
+    assert "steps = 9" in done.stdout
+    assert 'out = "runs/mine"' in done.stdout
+    assert "tokens" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]

@@ -1,0 +1,21 @@
+"""Runs that are killed, interrupted or damaged go on with the same command and end with the same adapter, byte for byte."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.timeout(300)
+def test_a_run_survives():
+    command = [sys.executable, "-m", "tests.runs.killing", "--kills", "4", "--saves", "8"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout, done.stderr[-3000:]
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["wrong"] == []
+    assert result["slowest_to_leave_s"] < 30
+    assert done.returncode == 0
