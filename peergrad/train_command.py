@@ -29,6 +29,7 @@ _LEAVING = {signal.SIGINT: 130, signal.SIGTERM: 143}
 def train(config: TrainConfig) -> int:
     """Train, showing how it goes; returns the exit code."""
     console = Console(highlight=False)
+    run, asked = None, None
     with Screen(console, config.learn.steps, config.warm.warm_steps) as screen:
         try:
             run, asked = asyncio.run(_until_asked_to_stop(config, screen))
@@ -121,5 +122,5 @@ def estimate(config: TrainConfig) -> str:
         f"at most {replies * debate.max_tokens:,} sampled.\n"
         f"# Prompts begin with about {first:.0f} tokens (4 letters each) and may grow to {longest:,.0f}; "
         f"at most {trained:,.0f} tokens trained on.\n"
-        f"# {config.learn.steps} steps over {len(made.task)} questions: {config.learn.steps * batch / len(made.task):.2f} epochs."
+        f"# {config.learn.steps} steps, {config.learn.steps * batch / len(made.task):.2f} times the {len(made.task)} questions."
     )

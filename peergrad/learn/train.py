@@ -46,6 +46,7 @@ class LearnRules:
     stop_after_bad: int = 3
     """Stop when this many updates in a row had a loss or gradient that was not finite."""
     reward: RewardRules = field(default_factory=RewardRules)
+    """How votes become reward."""
 
 
 @dataclass(frozen=True, slots=True)

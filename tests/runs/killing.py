@@ -1,6 +1,7 @@
 """Real processes that train a real, small model, and are killed: at random moments, at every step of a save, by signals.
 
-``python -m tests.runs.killing --kills 50 --saves all`` is the long version; the tests run a short one. Children are
+``python -m tests.runs.killing --kills 50 --saves all`` is the long version (``--saves 100-160`` only those touches of the
+disk); the tests run a short one. Children are
 forked from a process that has everything imported, so that a start takes a tenth of a second instead of five.
 """
 
@@ -48,6 +49,7 @@ def child(work: Callable[[], int], log: Path) -> int:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
+        sys.stdout, sys.stderr = (os.fdopen(number, "w") for number in (1, 2))
         os.setsid()
         code = work()
     except BaseException:
@@ -223,7 +225,10 @@ def main(kills: int, saves: str, seed: int) -> dict:
     torch.set_num_threads(1)
     import peergrad.cli
     import peergrad.engines.local.engine
-    import peergrad.train_command  # noqa: F401 (so that children need not)
+    import peergrad.train_command
+
+    engine = peergrad.engines.local.engine.Local.load_model(str(PARROT), threads=1)  # brings most of transformers
+    del engine
 
     rng = random.Random(seed)
     wrong: list[str] = []
@@ -249,7 +254,10 @@ def main(kills: int, saves: str, seed: int) -> dict:
             shutil.rmtree(out)
         killed_at(base / "counted", base / "counted.log", -1)
         touches = int(Path(f"{base / 'counted'}.touches").read_text())
-        moments = range(1, touches + 1) if saves == "all" else sorted(rng.sample(range(1, touches + 1), int(saves)))
+        if "-" in saves:
+            moments = range(*map(int, saves.split("-")))
+        else:
+            moments = range(1, touches + 1) if saves == "all" else sorted(rng.sample(range(1, touches + 1), int(saves)))
         for count in moments:
             out, log = base / f"save{count}", base / f"save{count}.log"
             if killed_at(out, log, count) != -signal.SIGKILL:

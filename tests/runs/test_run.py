@@ -50,9 +50,15 @@ def whole(tmp_path_factory):
 
 
 def test_a_run_is_a_folder_of_plain_files(whole):
-    assert {path.name for path in whole.path.iterdir()} >= {"config.toml", "run.json", "metrics.jsonl", "debates", "checkpoints"}
+    assert {path.name for path in whole.path.iterdir()} >= {
+        "config.toml",
+        "run.json",
+        "metrics.jsonl",
+        "debates",
+        "checkpoints",
+    }
     assert whole.facts["seed"] == 0
-    assert whole.facts["versions"]["torch"] == torch.__version__.split("+")[0]
+    assert whole.facts["versions"]["torch"] == torch.__version__
     assert len(whole.facts["questions_sha256"]) == len(whole.facts["prompts_sha256"]) == 64
     lines = [json.loads(line) for line in (whole.path / "metrics.jsonl").read_text().splitlines()]
     assert [(line["phase"], line["step"]) for line in lines] == [
@@ -247,7 +253,7 @@ def test_what_is_not_a_number_changes_no_weight(tmp_path, monkeypatch, where):  
         return made[0]
 
     def poisoned():
-        return bool(made) and made[0].steps >= 2  # the warm start and one step were good
+        return bool(made) and made[0].steps >= 3  # the warm start and one step were good
 
     real_gradient, real_score = backward.gradient, training.train.__globals__["score"]
 
@@ -284,7 +290,7 @@ def test_what_is_not_a_number_changes_no_weight(tmp_path, monkeypatch, where):  
 def test_a_logprob_that_is_not_a_number_costs_its_debate(tmp_path):
     made = run(tmp_path / "run", load=lambda config: Poisoned(config, "logprob"))
     dropped = [line["debates/dropped"] for line in made.metrics() if line["phase"] == "train"]
-    assert dropped == [0.0, 1.0, 1.0]
+    assert dropped == [0.0, 2.0, 2.0]  # one in each wave
     reasons = json.loads((made.path / "debates" / "step_000002.dropped.json").read_text())
     assert "a logprob is not finite" in next(iter(reasons.values()))
 

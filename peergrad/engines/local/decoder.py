@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from peergrad.debate.errors import UserError
 from peergrad.engines.local import ops
-from peergrad.engines.local.forward import Adapter, Addition, Additions, Attend, Groups, Matrix, Shape
+from peergrad.engines.local.forward import Adapter, Attend, Groups, Matrix, Shape
 from peergrad.engines.local.onednn import Packed, worth_packing
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -139,12 +139,12 @@ class Decoder:
             return torch.mm(hidden, self.unembedding.T, out_dtype=torch.float32)
         return F.linear(hidden, self.unembedding) if self._head is None else self._head(hidden)
 
-    def merged(self, adapter: Adapter) -> Adapter:
-        """The adapter as it is quickest to sample with: where weights are packed, added into copies of them."""
+    def merged(self, adapter: Adapter) -> Any:
+        """What to give to ``hidden`` for this adapter when sampling: where weights are packed, copies with it added in."""
         if self._head is None:
             return adapter
         return [
-            {name: layer.packed[name].with_added(*pair) for name, pair in some.items() if not isinstance(pair, Packed)}
+            {name: layer.packed[name].with_added(*pair) for name, pair in some.items()}
             for layer, some in zip(self.layers, adapter, strict=True)
         ]
 
@@ -195,22 +195,20 @@ def _take(layer: Any) -> Layer:
     )
 
 
-def _times(x: Tensor, layer: Layer, name: str, lora: Additions, bias: Tensor | None = None) -> Tensor:
+def _times(x: Tensor, layer: Layer, name: str, lora: Mapping[str, Any], bias: Tensor | None = None) -> Tensor:
     packed, added = layer.packed.get(name), lora.get(name)
     if isinstance(added, Packed):
         return added(x, bias)
-    return product(x, layer.weights[name], bias, added) if packed is None else add(packed(x, bias), x, added)
+    return product(x, layer.weights[name], bias, added) if packed is None else _add(packed(x, bias), x, added)
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None, added: Addition | None) -> Tensor:
+def product(x: Tensor, weight: Tensor, bias: Tensor | None, added: tuple[Tensor, Tensor] | None) -> Tensor:
     """x · weightᵀ + bias, and what an adapter adds to it."""
-    return add(F.linear(x, weight, bias), x, added)
+    return _add(F.linear(x, weight, bias), x, added)
 
 
-def add(y: Tensor, x: Tensor, added: Addition | None) -> Tensor:
-    """y and what an adapter adds to it, given the input x."""
+def _add(y: Tensor, x: Tensor, added: tuple[Tensor, Tensor] | None) -> Tensor:
     if added is not None:
-        assert not isinstance(added, Packed)
         down, up = added
         y.flatten(0, -2).addmm_(F.linear(x, down).flatten(0, -2), up.T)  # in place: one pass over y less
     return y

@@ -12,14 +12,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from peergrad.engines.local.onednn import Packed
-
-# What an adapter adds to a product with a matrix, given its input x: up · down · x; or the matrix with that added in.
-Addition = tuple[Tensor, Tensor] | Packed
-
-# By group of matrices, and for each layer. Empty: the bare base model.
-Additions = dict[str, Addition]
-Adapter = list[Additions]
+# For each layer and group of matrices: what is added to a product with it, given its input. Empty: the bare base model.
+Adapter = list[dict[str, tuple[Tensor, Tensor]]]
 
 # (layer, query (…, n, d), key (…, m, d), value (…, m, d)) → (…, n·d)
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]

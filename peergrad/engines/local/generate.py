@@ -10,6 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,7 +77,7 @@ class Generator:
         self._prefill_tokens = 16384 if self._kernels else 4096 if self._cuda else 1
         self._state: State | None = None
         self._shelf = Shelf(kv_bytes // 2)
-        self._in_use: tuple[Adapter, Adapter] | None = None
+        self._in_use: tuple[Adapter, Any] | None = None
         self.prefilled = 0
 
     def fits(self, tokens: int) -> bool:
@@ -116,7 +117,7 @@ class Generator:
             if any(not math.isfinite(sum(job.logprobs)) for job in jobs):
                 state.pool.kv.zero_()  # masked or not, a NaN left in a row would spread to whoever gets it next
 
-    def _merged(self, adapter: Adapter | None) -> Adapter | None:
+    def _merged(self, adapter: Adapter | None) -> Any:
         """What to sample with; made once for the adapter in use, since a copy of the weights may be behind it."""
         if adapter is None or not isinstance(self.decoder, Decoder):
             return adapter

@@ -16,7 +16,9 @@ from peergrad.engines.local.forward import Forward
 def load(folder: Path, device: str, dtype: torch.dtype) -> Forward:
     """Load a model to sample from and to train."""
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # it loads in a second; what takes long is told by ``models``
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, attn_implementation="eager")
     except (ValueError, ImportError) as error:  # no causal model of this type, its code is not in transformers, …
