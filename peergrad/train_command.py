@@ -122,5 +122,5 @@ def estimate(config: TrainConfig) -> str:
         f"at most {replies * debate.max_tokens:,} sampled.\n"
         f"# Prompts begin with about {first:.0f} tokens (4 letters each) and may grow to {longest:,.0f}; "
         f"at most {trained:,.0f} tokens trained on.\n"
-        f"# {config.learn.steps} steps go {config.learn.steps * batch / len(made.task):.2f} times over {len(made.task)} questions."
+        f"# {config.learn.steps} steps: {config.learn.steps * batch / len(made.task):.2f} times {len(made.task)} questions."
     )
