@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test check bench clean
 
 demo: .venv/ready
-	$(BIN)/python examples/scripted_debate.py
+	$(BIN)/peergrad train --preset demo
 
 test: .venv/ready
 	$(BIN)/python -m pytest
@@ -22,6 +22,8 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/play_and_credit.py
 	$(BIN)/python benchmarks/growing_dialogue.py
 	$(BIN)/python benchmarks/local_cpu.py
+	$(BIN)/python benchmarks/cpu_products.py
+	$(BIN)/python benchmarks/demo_step.py
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -1,5 +1,6 @@
 """peergrad: train one language model by self-play debate, with the debaters' votes as the only reward."""
 
+from peergrad.config import TrainConfig, preset
 from peergrad.debate.batch import Batcher
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.play import Played, play, play_all
@@ -12,6 +13,8 @@ from peergrad.learn.advantages import advantages
 from peergrad.learn.credit import credit
 from peergrad.learn.datums import datums
 from peergrad.reward.rewards import RewardRules, score
+from peergrad.runs.folder import Run
+from peergrad.runs.training import train_run
 
 __version__ = "0.1.0"
 
@@ -23,9 +26,11 @@ __all__ = [
     "Played",
     "Question",
     "RewardRules",
+    "Run",
     "Scripted",
     "Seats",
     "Sequential",
+    "TrainConfig",
     "UserError",
     "advantages",
     "credit",
@@ -34,6 +39,8 @@ __all__ = [
     "load",
     "play",
     "play_all",
+    "preset",
     "read_file",
     "score",
+    "train_run",
 ]

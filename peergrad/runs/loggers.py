@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,37 @@ class Logger(typing.Protocol):
 
 
 def open_loggers(names: Sequence[str], run: Path, config: Mapping[str, Any]) -> list[Logger]:
-    """The loggers asked for; a missing library is said before anything is trained."""
-    return [_OPEN[name](run, {key: str(value) for key, value in config.items()}) for name in names]
+    """The loggers asked for; a missing library, or one that can't start, is said before anything is trained."""
+    opened: list[Logger] = []
+    for name in names:
+        try:
+            opened.append(_OPEN[name](run, {key: str(value) for key, value in config.items()}))
+        except UserError:
+            raise
+        except Exception as error:  # whatever such a library may raise: no key, no network, no space
+            raise UserError(f"log_to: {name} can't start ({type(error).__name__}: {error}); or leave it out") from None
+    return opened
+
+
+class Loggers:
+    """Several loggers. One that fails is told of once and left out from then on: a run never stops for it."""
+
+    def __init__(self, loggers: Sequence[Logger], warn: Callable[[str], None]) -> None:
+        self._loggers, self._warn = list(loggers), warn
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._each(lambda logger: logger.log(step, metrics))
+
+    def close(self) -> None:
+        self._each(lambda logger: logger.close())
+
+    def _each(self, do: Callable[[Logger], None]) -> None:
+        for logger in list(self._loggers):
+            try:
+                do(logger)
+            except Exception as error:  # as above
+                self._loggers.remove(logger)
+                self._warn(f"{type(logger).__name__.strip('_')} failed ({error}); going on without it")
 
 
 class _TensorBoard:
@@ -59,7 +88,7 @@ class _Tracker:
         self._run.finish()
 
 
-_OPEN: dict[str, typing.Callable[[Path, Mapping[str, str]], Logger]] = {
+_OPEN: dict[str, Callable[[Path, Mapping[str, str]], Logger]] = {
     "tensorboard": _TensorBoard,
     "wandb": lambda run, config: _Tracker("wandb", run, config),
     "trackio": lambda run, config: _Tracker("trackio", run, config),

@@ -25,7 +25,7 @@ from peergrad.measure.alarms import alarms
 from peergrad.measure.evaluate import debated, direct
 from peergrad.measure.steps import step_metrics
 from peergrad.runs.folder import Progress, Run
-from peergrad.runs.loggers import Logger, open_loggers
+from peergrad.runs.loggers import Loggers, open_loggers
 from peergrad.runs.watch import Nobody, Watcher
 from peergrad.tasks.arithmetic import Arithmetic, teacher
 from peergrad.tasks.base import Task
@@ -101,8 +101,8 @@ def plan(config: TrainConfig) -> Plan:
     return Plan(config, config.debate.build(), task, held_out, teach, lessons)
 
 
-def load_engine(config: TrainConfig) -> Trainer:
-    """The engine a run trains with."""
+def load_engine(config: TrainConfig, say: Callable[[str], None] = lambda _: None) -> Trainer:
+    """The engine a run trains with. ``say`` hears what takes long, such as a download."""
     try:
         from peergrad.engines.local.engine import Local
         from peergrad.engines.local.lora import LoraRules
@@ -120,6 +120,7 @@ def load_engine(config: TrainConfig) -> Trainer:
         max_rows=engine.max_rows,
         train_tokens=engine.train_tokens,
         max_grad_norm=engine.max_grad_norm,
+        say=say,
     )
 
 
@@ -128,7 +129,7 @@ async def train_run(
     watch: Watcher | None = None,
     *,
     stop: Callable[[], bool] = lambda: False,
-    load: Callable[[TrainConfig], Trainer] = load_engine,
+    load: Callable[[TrainConfig, Callable[[str], None]], Trainer] = load_engine,
 ) -> Run:
     """Train as the settings say, in their folder; a run that was interrupted goes on where it was.
 
@@ -149,13 +150,12 @@ async def train_run(
             watch.say(f"{run.path} is finished: {found[0].step} steps. Raise steps to go on, or give another folder")
             return run
         watch.say(f"loading {config.engine.model}")
-        trainer = load(config)
-        loggers = open_loggers(config.keep.log_to, run.path, flat(config))
+        trainer = load(config, watch.say)
+        loggers = Loggers(open_loggers(config.keep.log_to, run.path, flat(config)), watch.warn)
         try:
             await _Training(made, run, trainer, watch, loggers, stop).go(found)
         finally:
-            for logger in loggers:
-                logger.close()
+            loggers.close()
     return run
 
 
@@ -163,7 +163,7 @@ class _Training:
     """One run under way."""
 
     def __init__(
-        self, made: Plan, run: Run, trainer: Trainer, watch: Watcher, loggers: Sequence[Logger], stop: Callable[[], bool]
+        self, made: Plan, run: Run, trainer: Trainer, watch: Watcher, loggers: Loggers, stop: Callable[[], bool]
     ) -> None:
         self.plan, self.config = made, made.config
         self.run, self.trainer, self.watch, self.loggers, self.stop = run, trainer, watch, loggers, stop
@@ -274,8 +274,7 @@ class _Training:
         self.run.log(at, phase, metrics)
         self.watch.line(phase, at, metrics)
         numbers = {name: value for name, value in metrics.items() if isinstance(value, float)}
-        for logger in self.loggers:
-            logger.log(at.step, numbers)
+        self.loggers.log(at.step, numbers)
 
 
 class _Shown:

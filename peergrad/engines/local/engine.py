@@ -7,7 +7,7 @@ import json
 import math
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,6 +63,7 @@ class Local:
         device: str | None = None,
         dtype: Literal["float32", "bfloat16", "float16"] | None = None,
         threads: int | None = None,
+        say: Callable[[str], None] = lambda _: None,
         **settings: Any,
     ) -> Local:
         """Load a model by alias, hub id, folder or GGUF file: float32 on a CPU, bfloat16 on a GPU unless told otherwise.
@@ -74,7 +75,7 @@ class Local:
 
         from peergrad.engines.local.models import resolve
 
-        folder = resolve(model)
+        folder = resolve(model, say=say)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         if device == "cpu":
             torch.set_num_threads(threads or os.cpu_count() or 1)

@@ -337,13 +337,13 @@ def _attend(
         position = block + tl.arange(0, BLOCK)
         held = position < end
         key = tl.load(keys + base + position[None, :].to(tl.int64) * SIZE + column[:, None], held[None, :], 0.0)
-        score = tl.dot(query, key) * scale
+        score = tl.dot(query, key, input_precision="ieee") * scale
         score = tl.where(held[None, :], score, -float("inf"))
         new_top = tl.maximum(top, tl.max(score, 1))
         shrink = tl.exp(top - new_top)
         p = tl.exp(score - new_top[:, None])
         value = tl.load(values + base + position[:, None].to(tl.int64) * SIZE + column[None, :], held[:, None], 0.0)
-        sum_ = sum_ * shrink[:, None] + tl.dot(p.to(value.dtype), value)
+        sum_ = sum_ * shrink[:, None] + tl.dot(p.to(value.dtype), value, input_precision="ieee")
         weight = weight * shrink + tl.sum(p, 1)
         top = new_top
     empty = weight == 0
@@ -376,13 +376,13 @@ def _attend_prompt(
         at = block + tl.arange(0, BLOCK)
         held = at < end
         key = tl.load(keys + base + at[None, :].to(tl.int64) * SIZE + column[:, None], held[None, :], 0.0)
-        score = tl.dot(query, key) * scale
+        score = tl.dot(query, key, input_precision="ieee") * scale
         score = tl.where(at[None, :] <= position[:, None], score, -float("inf"))
         new_top = tl.maximum(top, tl.max(score, 1))
         shrink = tl.exp(top - new_top)
         p = tl.exp(score - new_top[:, None])
         value = tl.load(values + base + at[:, None].to(tl.int64) * SIZE + column[None, :], held[:, None], 0.0)
-        sum_ = sum_ * shrink[:, None] + tl.dot(p.to(value.dtype), value)
+        sum_ = sum_ * shrink[:, None] + tl.dot(p.to(value.dtype), value, input_precision="ieee")
         weight = weight * shrink + tl.sum(p, 1)
         top = new_top
     tl.store(out + place, (sum_ / weight[:, None]).to(out.dtype.element_ty), real[:, None])
