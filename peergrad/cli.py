@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from peergrad import __version__
-from peergrad.config import PRESETS, TrainConfig, changed, from_file, preset, to_toml
+from peergrad.config import TrainConfig, changed, from_file, preset, to_toml
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
 from peergrad.debate.transcript import read_file
@@ -132,8 +132,6 @@ def chosen_settings(args: list[str]) -> TrainConfig:
         name, equals, value = arg.partition("=")
         if name in ("--preset", "--config"):
             given[name] = value if equals else args[index + 1] if index + 1 < len(args) else ""
-    if "--preset" in given and given["--preset"] not in PRESETS:
-        preset(given["--preset"])  # says which there are
     config = preset(given["--preset"]) if "--preset" in given else TrainConfig() if "--config" in given else preset("demo")
     return from_file(config, Path(given["--config"])) if "--config" in given else config
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 import typing
 from dataclasses import dataclass, field
@@ -139,18 +140,47 @@ class TrainConfig:
     keep: KeepConfig = field(default_factory=KeepConfig)
 
     def __post_init__(self) -> None:
-        at_least = {"steps": 1, "batch": 1, "warm_steps": 0, "warm_debates": 1, "eval_questions": 0, "save_every": 0}
-        at_least |= {"eval_debates": 0}
-        at_least |= {"eval_every": 0, "rank": 1, "max_rows": 1, "train_tokens": 1, "max_staleness": 0, "stop_after_bad": 1}
-        above_0 = ("lr", "warm_lr", "kv_gb", "max_grad_norm", "alpha", "deadline_s")
         for name, value in flat(self).items():
-            if name in at_least and value < at_least[name]:
-                raise UserError(f"{name}: {value} is not possible; give a whole number of at least {at_least[name]}")
-            if name in above_0 and not 0 < value < float("inf"):
+            least, most = _BOUNDS.get(name, (None, None))
+            if isinstance(value, float) and not math.isfinite(value):
+                raise UserError(f"{name}: {value} is not possible; give a number")
+            if least is not None and value is not None and value < least:
+                raise UserError(f"{name}: {value} is not possible; give a whole number of at least {least}")
+            if most is not None and value is not None and value > most:
+                raise UserError(f"{name}: {value} is not possible; give a whole number of at most {most}")
+            if name in _ABOVE_0 and value is not None and value <= 0:
                 raise UserError(f"{name}: {value} is not possible; give a number above 0")
+            if isinstance(value, str | Path) and not _plain(str(value)):
+                raise UserError(f"{name}: {str(value)!r} is not text that can be written down; give another name")
         if self.keep.eval_every and not self.task.eval_questions:
             raise UserError("eval_questions: 0 leaves nothing to evaluate on, but eval_every asks for it; give at least 1")
         self.debate.build()
+
+
+# Whole numbers: the least and, where more would only do harm, the most.
+_BOUNDS: dict[str, tuple[int, int | None]] = {
+    "steps": (1, None),
+    "batch": (1, None),
+    "max_staleness": (0, None),
+    "stop_after_bad": (1, None),
+    "eval_questions": (0, None),
+    "eval_debates": (0, None),
+    "eval_every": (0, None),
+    "save_every": (0, None),
+    "warm_steps": (0, None),
+    "warm_debates": (1, None),
+    "rank": (1, 4096),
+    "threads": (1, 1024),
+    "max_rows": (1, None),
+    "train_tokens": (1, None),
+    "seed": (0, 2**63 - 1),
+}
+_ABOVE_0 = ("lr", "warm_lr", "kv_gb", "max_grad_norm", "alpha", "deadline_s")
+
+
+def _plain(text: str) -> bool:
+    """Whether a text has no NUL and no bytes that are not characters."""
+    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 _DEMO = {
@@ -183,7 +213,7 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
         "competition problems, after a warm start on transcripts",
         _LARGE | {"agents": 5, "lambda_gen": 0.5, "lambda_judge": 1.5, "warm_lr": 1e-4},
     ),
-    "open-ended": ("questions without a ground truth", _LARGE | {"agents": 4}),
+    "open-ended": ("questions without a ground truth", _LARGE | {"agents": 4, "eval_every": 0, "eval_questions": 0}),
     "classic": (
         "agents speak in turn until they agree; one score per agent",
         _LARGE | {"protocol": "sequential", "reward": "win_rate"},
@@ -223,7 +253,7 @@ def from_file(config: TrainConfig, path: Path) -> TrainConfig:
         raw = tomllib.loads(path.read_text())
     except OSError as error:
         raise UserError(f"config: {path} can't be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: not TOML, not UTF-8, a number of thousands of digits
         raise UserError(f"config: {path} is not TOML ({error})") from None
     settings: dict[str, Any] = {}
     for name, value in raw.items():
@@ -285,7 +315,7 @@ def _checked(value: Any, wanted: Any, name: str, where: str) -> Any:
     if wanted is Path and isinstance(value, str | Path):
         return Path(value)
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return float(value) if abs(value) < 1e300 else math.inf
     if type(value) is not wanted:
         raise UserError(f"{where}, {name}: {value!r} is not possible; give {_KINDS.get(wanted, 'another value')}")
     return value

@@ -46,18 +46,22 @@ class Screen:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the terminal back."""
         if self._terminal:
             self._live.stop()
 
     def say(self, sentence: str) -> None:
-        self._console.print(Text(visible(sentence)))
+        self._console.print(Text(visible(sentence)), soft_wrap=True)
 
     def warn(self, sentence: str) -> None:
-        self._console.print(Text(f"warning: {visible(sentence)}", style="yellow"))
+        self._console.print(Text(f"warning: {visible(sentence)}", style="yellow"), soft_wrap=True)
 
     def begin(self, phase: str, at: Progress, debates: int) -> None:
         self.phase, self._at, self._debates, self._done = phase, at, debates, 0
-        if not self._terminal and phase in ("evaluating",):
+        if not self._terminal and phase == "evaluating":
             self._console.print(f"{phase} {at.name}")
 
     def debate(self, debate: Debate | None) -> None:
@@ -71,11 +75,11 @@ class Screen:
             self._line = metrics
         if self._terminal and phase != "eval":
             return
-        self._console.print(Text(self._sentence(phase, at, metrics)), soft_wrap=True)
+        self._console.print(Text(visible(self._sentence(phase, at, metrics))), soft_wrap=True)
 
     def alarm(self, alarm: Alarm) -> None:
         if alarm.name not in [known.name for known in self._alarms]:
-            self._console.print(Text(f"alarm: {visible(str(alarm))}", style="bold red"))
+            self._console.print(Text(f"alarm: {visible(str(alarm))}", style="bold red"), soft_wrap=True)
         self._alarms = [known for known in self._alarms if known.name != alarm.name] + [alarm]
 
     def _sentence(self, phase: str, at: Progress, metrics: Mapping[str, Any]) -> str:
@@ -132,7 +136,7 @@ def before_and_after(console: Console, metrics: Sequence[Mapping[str, Any]]) -> 
     names = [name for name in (evals[-1] if evals else {}) if name.endswith(("/correct", "/replies/readable"))]
     for name in names:
         label = "evaluation: " + name.removeprefix("eval/").replace("/", " ")
-        table.add_row(label, *(_mean([line], name, "{:.0%}") for line in (evals[0], evals[-1])))
+        table.add_row(Text(visible(label)), *(_mean([line], name, "{:.0%}") for line in (evals[0], evals[-1])))
     console.print(table)
 
 

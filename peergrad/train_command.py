@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from rich.console import Console
 from rich.text import Text
@@ -29,30 +31,23 @@ _LEAVING = {signal.SIGINT: 130, signal.SIGTERM: 143}
 def train(config: TrainConfig) -> int:
     """Train, showing how it goes; returns the exit code."""
     console = Console(highlight=False)
-    run, asked = None, None
     with Screen(console, config.learn.steps, config.warm.warm_steps) as screen:
-        try:
-            run, asked = asyncio.run(_until_asked_to_stop(config, screen))
-        except Stopped as stopped:
-            screen.warn(str(stopped))
-            return 1
-        except (UserError, EngineError) as error:
-            _leave(console, str(error), 2 if isinstance(error, UserError) else 1)
-    if asked is not None:
-        _leave(console, f"stopped; the same command goes on from {_newest(config)}", _LEAVING[asked])
-    assert run is not None
+        run = asyncio.run(_until_done(config, screen))
     _conclude(console, run)
     return 0
 
 
-async def _until_asked_to_stop(config: TrainConfig, screen: Screen) -> tuple[Run | None, signal.Signals | None]:
-    """The run, until it is done or a signal comes. What is cheap is finished; a second signal leaves at once."""
+async def _until_done(config: TrainConfig, screen: Screen) -> Run:
+    """The run, once it is done. If it fails, or a signal comes, the process ends here: threads are not waited for.
+
+    What is cheap is finished before a signal is obeyed; a second one is obeyed at once.
+    """
     loop, asked = asyncio.get_running_loop(), list[signal.Signals]()
     task = asyncio.ensure_future(train_run(config, screen, stop=lambda: bool(asked)))
 
     def stop(number: signal.Signals) -> None:
         if asked:
-            os._exit(_LEAVING[number])
+            _leave(screen, "left at once", _LEAVING[number])
         asked.append(number)
         screen.say(f"stopping while {screen.phase}; once more leaves at once")
         if screen.phase in ("training", "saving", "warm start"):
@@ -62,34 +57,38 @@ async def _until_asked_to_stop(config: TrainConfig, screen: Screen) -> tuple[Run
 
     for number in _LEAVING:
         loop.add_signal_handler(number, stop, number)
+    await asyncio.wait({task})
     try:
-        # Not awaited directly: a thread in the middle of an update does not hear that its task was cancelled.
-        await asyncio.wait({task})
-        return task.result(), None
-    except (asyncio.CancelledError, Stopped):
-        if not asked:
-            raise
-        return None, asked[0]
+        return task.result()
+    except (asyncio.CancelledError, Stopped) as stopped:
+        if asked:
+            _leave(screen, f"stopped; the same command goes on from {_newest(config)}", _LEAVING[asked[0]])
+        _leave(screen, str(stopped), 1)
+    except UserError as error:
+        _leave(screen, str(error), 2)
+    except EngineError as error:
+        _leave(screen, str(error), 1)
 
 
 def _conclude(console: Console, run: Run) -> None:
     metrics = run.metrics()
     before_and_after(console, metrics)
     page = write_report(run)
-    path = visible(str(run.path))
+    path = shlex.quote(visible(str(run.path)))
     last = max((line["step"] for line in metrics), default=0)
     console.print(f"\nreport: {visible(str(page))}\nnext:", markup=False)
     for command in (
         f"peergrad score {path}/debates/step_{last:06}.jsonl",
-        f"peergrad export {path} --to {path}-adapter",
+        f"peergrad export {path} --to adapter",
         "peergrad train --preset math --task QUESTIONS.jsonl --dry-run",
     ):
         console.print(Text(f"  {command}"), soft_wrap=True)
 
 
-def _leave(console: Console, sentence: str, code: int) -> None:
+def _leave(screen: Screen, sentence: str, code: int) -> NoReturn:
     """Go without waiting for threads that may be deep in an update: what counts is on disk."""
-    console.print(Text(f"peergrad: {visible(sentence)}"), soft_wrap=True)
+    screen.close()
+    print(f"peergrad: {visible(sentence)}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

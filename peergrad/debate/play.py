@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -29,10 +30,14 @@ async def play(protocol: Protocol, question: Question, sampler: Sampler, *, id: 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What came of many debates: those that ended, in the order asked, and why the others were dropped, by id."""
+    """What came of many debates: those that ended, in the order asked, and why the others were dropped, by id.
+
+    ``seconds`` is how long it took to play them; ``None`` for debates kept from before.
+    """
 
     debates: tuple[Debate, ...]
     dropped: dict[str, str]
+    seconds: float | None = None
 
 
 async def play_all(
@@ -52,6 +57,7 @@ async def play_all(
     if len(set(ids)) != len(ids):
         raise ValueError("play_all needs questions with different ids: they seed the sampling and name the debates")
     dropped: dict[str, str] = {}
+    started = time.monotonic()
 
     async def one(question: Question) -> Debate | None:
         try:
@@ -64,4 +70,5 @@ async def play_all(
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(question)) for question in questions]
-    return Played(tuple(debate for task in tasks if (debate := task.result())), dropped)
+    debates = tuple(debate for task in tasks if (debate := task.result()))
+    return Played(debates, dropped, time.monotonic() - started)

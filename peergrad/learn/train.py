@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -51,10 +51,7 @@ class LearnRules:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """All that happened in one step, for whoever keeps, measures or shows it. ``stats`` is None if there was no signal.
-
-    ``sampled_s`` and ``trained_s`` are how long the loop waited for the sampler and for the trainer.
-    """
+    """All that happened in one step, for whoever keeps, measures or shows it. ``stats`` is None if there was no signal."""
 
     index: int
     lr: float
@@ -63,7 +60,6 @@ class Step:
     advantages: tuple[tuple[Values, ...], ...]
     data: tuple[Datum, ...]
     stats: StepStats | None
-    sampled_s: float
     trained_s: float
 
     @property
@@ -80,7 +76,7 @@ class Stopped(Exception):  # noqa: N818 (a decision, not a fault of the program)
 Rollout = Callable[[int, Sampler], Awaitable[Played]]
 
 
-async def train(trainer: Trainer, rollout: Rollout, rules: LearnRules, *, first: int = 0) -> AsyncIterator[Step]:
+async def train(trainer: Trainer, rollout: Rollout, rules: LearnRules, *, first: int = 0) -> AsyncGenerator[Step]:
     """Train by self-play, yielding each step once its update is done and before the next one begins.
 
     Keeping, evaluating and showing are the caller's, between two steps: the trainer then holds exactly the weights after
@@ -93,9 +89,7 @@ async def train(trainer: Trainer, rollout: Rollout, rules: LearnRules, *, first:
         for index in range(first, rules.steps):
             while len(ahead) <= min(rules.max_staleness, rules.steps - 1 - index):
                 ahead.append(asyncio.ensure_future(rollout(index + len(ahead), sampler)))
-            started = time.monotonic()
             played = await ahead.popleft()
-            sampled_s = time.monotonic() - started
 
             scored = tuple(score(debate, rules.reward) for debate in played.debates)
             centred = advantages(scored, center=rules.center, divide_by_std=rules.divide_by_std)
@@ -110,7 +104,7 @@ async def train(trainer: Trainer, rollout: Rollout, rules: LearnRules, *, first:
             started = time.monotonic()
             stats = await trainer.step(data, rules.loss, lr) if data else None
             trained_s = time.monotonic() - started
-            yield Step(index, lr, played, scored, tuple(map(tuple, centred)), data, stats, sampled_s, trained_s)
+            yield Step(index, lr, played, scored, tuple(map(tuple, centred)), data, stats, trained_s)
 
             if stats:
                 bad_in_a_row = bad_in_a_row + 1 if stats.skipped else 0

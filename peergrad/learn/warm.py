@@ -10,8 +10,8 @@ from peergrad.debate.types import Debate, Protocol, Question, Reply
 from peergrad.learn.datums import Datum, datums
 from peergrad.learn.trainer import Trainer
 
-# (debate so far, agent) → what that agent should say now.
-Teacher = Callable[[Debate, int], str]
+# (debate so far, agent) → what that agent should say now; None: the lesson is over.
+Teacher = Callable[[Debate, int], str | None]
 
 
 def demonstrate(trainer: Trainer, protocol: Protocol, question: Question, say: Teacher) -> Debate:
@@ -21,35 +21,35 @@ def demonstrate(trainer: Trainer, protocol: Protocol, question: Question, say: T
         replies: list[Reply] = []
         for ask in wave:
             text = say(debate, ask.agent)
+            if text is None:
+                return debate
             replies.append(Reply(text, tokens=trainer.tokens(ask, text)))
         debate = debate.extend(wave, replies)
     return debate
 
 
 def lesson(debates: Sequence[Debate]) -> list[Datum]:
-    """Training sequences that make every word of these debates likelier; their cross-entropy is the mean per token."""
-    said = sum(len(turn.tokens.ids_T) for debate in debates for turn in debate.turns if turn.tokens)
+    """Training sequences that make every readable turn of these debates likelier: its cross-entropy, a mean over tokens."""
+    weights = [
+        [np.full(0 if t.tokens is None else len(t.tokens.ids_T), t.parsed.error is None, np.float32) for t in debate.turns]
+        for debate in debates
+    ]
+    said = sum(float(weight_T.sum()) for turns in weights for weight_T in turns)
     return [
         datum
-        for debate in debates
-        for datum in datums(
-            debate,
-            [
-                np.full(0 if turn.tokens is None else len(turn.tokens.ids_T), 1 / max(1, said), np.float32)
-                for turn in debate.turns
-            ],
-        )
+        for debate, turns in zip(debates, weights, strict=True)
+        for datum in datums(debate, [weight_T / max(1.0, said) for weight_T in turns])
     ]
 
 
 def recorded(debates: Sequence[Debate]) -> Teacher:
-    """A teacher who repeats recorded debates, matched by question."""
-    by_question = {debate.question.id: debate for debate in debates}
+    """A teacher who repeats recorded debates, each about the question that has its debate's name for an id."""
+    by_name = {debate.id: debate for debate in debates}
 
-    def say(debate: Debate, agent: int) -> str:
+    def say(debate: Debate, agent: int) -> str | None:
         round_ = len(debate.turns) // debate.agents
-        record = by_question[debate.question.id]
+        record = by_name[debate.question.id]
         turns = [turn for index, turn in enumerate(record.turns) if record.round(index) == round_ and turn.agent == agent]
-        return turns[0].text if turns else ""
+        return turns[0].text if turns else None
 
     return say

@@ -12,8 +12,8 @@ from peergrad.debate.sampler import Sampler
 from peergrad.debate.types import Ask, Message, Protocol, Question
 from peergrad.measure.metrics import Metrics, answer_metrics
 from peergrad.measure.steps import answers, form
-from peergrad.reward.rewards import score
-from peergrad.tasks.base import UNANSWERED, Task
+from peergrad.reward.rewards import RewardRules, score
+from peergrad.tasks.base import Task
 
 
 async def direct(sampler: Sampler, task: Task, questions: Sequence[Question], max_tokens: int) -> Metrics:
@@ -24,20 +24,25 @@ async def direct(sampler: Sampler, task: Task, questions: Sequence[Question], ma
     ]
     async with Batcher(sampler, max_calls=1, deadline_s=3600) as batcher:
         replies = await batcher.sample(asks)
+    failed = [reply for reply in replies if isinstance(reply, EngineError)]
+    if failed and len(failed) == len(replies):
+        raise EngineError(f"no question of the evaluation was answered; the first because: {failed[0]}")
     grades = [
-        [UNANSWERED if isinstance(reply, EngineError) else task.grade(question, reply.text)]
+        [task.grade(question, reply.text)]
         for question, reply in zip(questions, replies, strict=True)
+        if not isinstance(reply, EngineError)
     ]
-    return answer_metrics(grades, f"eval/direct/{task.name}")
+    name = f"eval/direct/{task.name}"
+    return answer_metrics(grades, name) | {f"{name}/dropped": float(len(failed))}
 
 
 async def debated(
-    sampler: Sampler, task: Task, questions: Sequence[Question], protocol: Protocol, prefix: str
+    sampler: Sampler, task: Task, questions: Sequence[Question], protocol: Protocol, rules: RewardRules, prefix: str
 ) -> tuple[Metrics, Played]:
     """The policy in debate with itself about each question."""
     async with Batcher(sampler, max_calls=1, deadline_s=3600) as batcher:
         played = await play_all(protocol, questions, batcher, prefix=prefix)
-    batch = [score(debate) for debate in played.debates]
+    batch = [score(debate, rules) for debate in played.debates]
     name = f"eval/debate/{task.name}"
-    measured = form(batch) | answers(batch, task, name)
+    measured = form(batch) | answers(batch, task, name) | {"dropped": float(len(played.dropped))}
     return {key if key.startswith("eval/") else f"{name}/{key}": value for key, value in measured.items()}, played

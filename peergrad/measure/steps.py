@@ -28,11 +28,11 @@ def step_metrics(step: Step, task: Task) -> Metrics:
         "debates/without_signal": step.without_signal / max(1, done),
         "tokens/sampled": float(sampled),
         "tokens/trained": float(trained),
-        "tokens/sampled_per_s": sampled / max(step.sampled_s, 1e-9),
         "tokens/trained_per_s": trained / max(step.trained_s, 1e-9) if step.data else 0.0,
-        "time/sample_s": step.sampled_s,
         "time/train_s": step.trained_s,
     }
+    if step.played.seconds:  # else they were kept from before
+        metrics |= {"time/sample_s": step.played.seconds, "tokens/sampled_per_s": sampled / step.played.seconds}
     if step.stats:
         metrics |= {"optim/loss": step.stats.loss, "optim/grad_norm": step.stats.grad_norm}
         metrics |= {"optim/skipped": float(step.stats.skipped)} | dict(step.stats.metrics)
@@ -51,7 +51,7 @@ def form(batch: Sequence[Scored]) -> Metrics:
                 due += 1
                 voted += index in voters
         votes += sum(vote.judged is not None for vote in scored.tally.votes)
-        ties += sum(vote.op == "=" for vote in scored.tally.votes)
+        ties += sum(vote.op == "=" for vote in scored.tally.votes if vote.judged)
         agreed, compared = _agreement(scored)
         same, pairs = same + agreed, pairs + compared
     metrics = {"votes/agreement_pairs": float(pairs)}

@@ -39,8 +39,8 @@ model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{model}"
 {note}"""
 
 _ALIAS = """
-`{model}` is peergrad's name for a built-in model; `peergrad models` says where its weights lie, which is the folder to
-give to `from_pretrained`.
+`{model}` is peergrad's name for a built-in model: give the folder that `peergrad models --get {model}` names to
+`from_pretrained`.
 """
 
 
@@ -53,7 +53,11 @@ def export(run: Run, to: Path, step: int | None = None) -> Path:
     if at not in found:
         there = ", ".join(str(one.step) for one in found if not one.warm)
         raise UserError(f"step: there is no checkpoint of step {step}; there are {there}")
-    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+    try:
+        taken = to.exists() and (not to.is_dir() or any(to.iterdir()))
+    except (OSError, ValueError) as error:
+        raise UserError(f"to: {to} can't be used ({error}); give a new folder") from None
+    if taken:
         raise UserError(f"to: {to} is not empty; give a new folder")
     source = run.folder(at)
     config, facts = from_file(TrainConfig(), run.path / "config.toml"), run.facts
@@ -61,8 +65,8 @@ def export(run: Run, to: Path, step: int | None = None) -> Path:
     card = _CARD.format(
         model=model,
         name=f"{run.path.resolve().name}-step-{at.step}",
-        task=facts["task"],
-        questions=facts["questions"],
+        task=facts.get("task"),
+        questions=facts.get("questions"),
         step=at.step,
         steps=config.learn.steps,
         batch=config.learn.batch,
@@ -72,15 +76,18 @@ def export(run: Run, to: Path, step: int | None = None) -> Path:
         reward=config.learn.reward.reward,
         lr=config.learn.lr,
         seed=config.keep.seed,
-        questions_sha256=facts["questions_sha256"],
+        questions_sha256=facts.get("questions_sha256"),
         folder=to,
         note="" if "/" in model else _ALIAS.format(model=model),
     )
     try:
-        to.mkdir(parents=True, exist_ok=True)
+        part = to.with_name(f".{to.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
         for name in ("adapter_model.safetensors", "adapter_config.json"):
-            shutil.copyfile(source / name, to / name)
+            shutil.copyfile(source / name, part / name)
+        (part / "README.md").write_bytes(card.encode())
     except OSError as error:
         raise files.cannot_write(to, error) from None
-    files.write(to / "README.md", card.encode())
+    files.publish(part, to)
     return to

@@ -52,9 +52,20 @@ def publish(folder: Path, final: Path) -> None:
 def remove(folder: Path) -> None:
     """Remove a folder: first its name, so that nobody takes what is left of it for whole."""
     doomed = folder.with_name(f".{folder.name}.old")
-    shutil.rmtree(doomed, ignore_errors=True)
-    os.replace(folder, doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+    try:
+        shutil.rmtree(doomed, ignore_errors=True)
+        os.replace(folder, doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from None
+
+
+def unlink(path: Path) -> None:
+    """Remove a file."""
+    try:
+        path.unlink()
+    except OSError as error:
+        raise cannot_write(path, error) from None
 
 
 def cannot_write(path: Path, error: OSError) -> EngineError:

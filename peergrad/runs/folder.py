@@ -22,6 +22,7 @@ from peergrad.debate.types import Debate
 from peergrad.runs import files
 
 _CHECKPOINT = re.compile(r"(warm|step)_(\d{6,})")
+_DEBATES = re.compile(r"step_(\d{6,})\.(?:jsonl|dropped\.json)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -48,17 +49,29 @@ class Run:
     @staticmethod
     def open(path: Path, warn: Callable[[str], None] = lambda _: None) -> Run:
         """A run that exists."""
-        if not (path / "run.json").exists():
+        run = Run(path, warn)
+        if not run.exists:
             raise UserError(f"{path}: is no run; give the folder that `peergrad train` wrote to")
-        return Run(path, warn)
+        return run
+
+    def refuse_strangers(self, config: str) -> None:
+        """Refuse a folder that holds anything but what ``begin`` leaves when it is killed."""
+        try:
+            entries = sorted(self.path.iterdir()) if self.path.exists() else []
+            for entry in entries:
+                ours = (
+                    entry.name in ("lock", ".config.toml.part", ".run.json.part")
+                    or (entry.name == "config.toml" and entry.read_bytes() == config.encode())
+                    or (entry.name in ("debates", "checkpoints") and not any(entry.iterdir()))
+                )
+                if not ours:
+                    raise UserError(f"out: {self.path} holds something else ({entry.name}); give a new folder")
+        except OSError as error:
+            raise UserError(f"out: {self.path} can't be used ({error.strerror}); give a folder you may write to") from None
 
     def begin(self, config: str, facts: Mapping[str, Any]) -> None:
         """Make the folder, which must be new or empty; ``run.json`` comes last and makes it a run."""
         self._make(self.path)
-        ours = ("lock", "config.toml", "debates", "checkpoints")  # begun before, and killed before it was a run
-        strangers = [entry.name for entry in self.path.iterdir() if entry.name not in ours and entry.name[0] != "."]
-        if strangers:
-            raise UserError(f"out: {self.path} holds something else ({strangers[0]}); give a new folder")
         for folder in ("debates", "checkpoints"):
             self._make(self.path / folder)
         files.write(self.path / "config.toml", config.encode())
@@ -66,15 +79,25 @@ class Run:
 
     @property
     def exists(self) -> bool:
-        return (self.path / "run.json").exists()
+        try:
+            return (self.path / "run.json").exists()
+        except (OSError, ValueError):  # a name too long, or none at all
+            return False
+
+    def configure(self, config: str) -> None:
+        """Keep other settings from now on."""
+        files.write(self.path / "config.toml", config.encode())
 
     @property
     def facts(self) -> dict[str, Any]:
         """What ``begin`` was told."""
         try:
-            return json.loads((self.path / "run.json").read_bytes())
+            found = json.loads((self.path / "run.json").read_bytes())
         except (OSError, ValueError):
-            raise UserError(f"{self.path / 'run.json'}: is damaged; restore it or give a new folder") from None
+            found = None
+        if not isinstance(found, dict):
+            raise UserError(f"{self.path / 'run.json'}: is damaged; restore it or give a new folder")
+        return found
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -107,6 +130,8 @@ class Run:
             raw = (self.path / "metrics.jsonl").read_bytes()
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise UserError(f"{self.path / 'metrics.jsonl'}: can't be read ({error.strerror})") from None
         lines: list[dict[str, Any]] = []
         for line in raw.splitlines():
             try:
@@ -191,17 +216,21 @@ class Run:
                 self._warn(f"{error}; going on from the one before")
         return None
 
-    def forget_after(self, at: Progress) -> None:
-        """Drop what was done after a checkpoint and will now be done again: metrics, and debates of later steps.
+    def forget_after(self, at: Progress, ahead: int = 0) -> None:
+        """Drop what was done after a checkpoint and will now be done again: metrics, checkpoints, debates of later steps.
 
-        The debates of the very next step stay: they were sampled with exactly these weights.
+        The debates of the very next step stay, and of as many more as were sampled ahead: by these weights or older ones.
         """
         lines = self.metrics()
         kept = [line for line in lines if Progress(line["step"], line["warm"]) <= at]
         files.write(self.path / "metrics.jsonl", b"".join(_json(line) + b"\n" for line in kept))
         for file in (self.path / "debates").glob("step_*"):
-            if int(file.name[5:].partition(".")[0]) > at.step + 1:
-                file.unlink()
+            match = _DEBATES.fullmatch(file.name)
+            if match and int(match[1]) > at.step + 1 + ahead:
+                files.unlink(file)
+        for later in self.checkpoints():
+            if later > at:
+                files.remove(self.path / "checkpoints" / later.name)
 
     def thin_checkpoints(self, every: int) -> None:
         """Remove checkpoints no longer needed: all but the first, every so many, and the newest two."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import platform
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -56,7 +58,7 @@ class Plan:
     task: Task
     held_out: Task
     teach: Teacher | None
-    lessons: Task
+    lessons: Sequence[Question]
 
     @property
     def out(self) -> Path:
@@ -85,7 +87,7 @@ def plan(config: TrainConfig) -> Plan:
         raise UserError(f"batch: {config.learn.batch} is more than the {len(task)} questions there are; give at most that")
     if config.task.eval_debates > config.task.eval_questions:
         raise UserError(f"eval_debates: {config.task.eval_debates} is more than eval_questions; give at most that")
-    teach, lessons = None, task
+    teach, lessons = None, list[Question]()
     if config.warm.warm_steps:
         if config.warm.warm_from is not None:
             shown = list(read_file(config.warm.warm_from))
@@ -93,9 +95,9 @@ def plan(config: TrainConfig) -> Plan:
             if not shown or wrong:
                 why = f"its debate {wrong.id} has {wrong.agents} agents, not {config.debate.agents}" if wrong else "is empty"
                 raise UserError(f"warm_from: {config.warm.warm_from} can't be learned from: {why}")
-            teach, lessons = recorded(shown), _Shown(shown)
+            teach, lessons = recorded(shown), [replace(debate.question, id=debate.id) for debate in shown]
         elif isinstance(task, Arithmetic):
-            teach = teacher(config.keep.seed)
+            teach, lessons = teacher(config.keep.seed), [task[index] for index in range(len(task))]
         else:
             raise UserError("warm_from: this task has no teacher of its own; give a transcript file, or warm_steps 0")
     return Plan(config, config.debate.build(), task, held_out, teach, lessons)
@@ -140,18 +142,25 @@ async def train_run(
     watch = watch or Nobody()
     made = plan(config)
     run = Run(made.out, watch.warn)
+    text = to_toml(config)
+    if not run.exists:
+        run.refuse_strangers(text)
     with run.locked():
         if run.exists:
             _same(run, made)
-        else:
-            run.begin(to_toml(config), _facts(made))
         found = run.newest()
         if found and found[0].step >= config.learn.steps and not _owed(made, run, found[0]):
             watch.say(f"{run.path} is finished: {found[0].step} steps. Raise steps to go on, or give another folder")
             return run
         watch.say(f"loading {config.engine.model}")
-        trainer = load(config, watch.say)
-        loggers = Loggers(open_loggers(config.keep.log_to, run.path, flat(config)), watch.warn)
+        # Not on this thread, which must hear signals. Nothing is written before it is known that there is such a model.
+        trainer = await asyncio.to_thread(load, config, watch.say)
+        opened = open_loggers(config.keep.log_to, run.path, flat(config))
+        if run.exists:
+            run.configure(text)
+        else:
+            run.begin(text, _facts(made))
+        loggers = Loggers(opened, watch.warn)
         try:
             await _Training(made, run, trainer, watch, loggers, stop).go(found)
         finally:
@@ -173,7 +182,7 @@ class _Training:
         if found:
             at, folder = found
             await self.trainer.load(folder)
-            self.run.forget_after(at)
+            self.run.forget_after(at, self.config.learn.max_staleness)
             self.watch.say(f"going on from {at.name} of {self.run.path}")
         else:
             self.run.forget_after(at)
@@ -185,7 +194,7 @@ class _Training:
 
     async def _warm_start(self, at: Progress) -> Progress:
         """Show the policy debates, a batch at a time."""
-        warm = self.config.warm
+        warm, bad = self.config.warm, 0
         for index in range(at.warm, warm.warm_steps):
             self.watch.begin("warm start", at, 0)
             started = time.monotonic()
@@ -195,32 +204,39 @@ class _Training:
                 demonstrate(self.trainer, self.plan.protocol, self.plan.lessons[i % len(self.plan.lessons)], self.plan.teach)
                 for i in range(first, first + warm.warm_debates)
             ]
+            errors = [turn.parsed.error for debate in shown for turn in debate.turns]
+            if all(errors):
+                raise UserError(f"warm_from: no turn of its debates keeps to this contract (the first: {errors[0]})")
             data = lesson(shown)
             stats = await self.trainer.step(data, "cross_entropy", warm.warm_lr)
+            bad = bad + 1 if stats.skipped else 0
             at = Progress(0, index + 1)
             metrics = {"warm/loss": stats.loss, "warm/skipped": float(stats.skipped), "lr": warm.warm_lr}
             metrics |= {"time/train_s": time.monotonic() - started, "tokens/trained": float(sum(map(len, data)))}
             self._log(at, "warm", metrics)
             await self._save(at)
+            if bad >= self.config.learn.stop_after_bad:
+                raise Stopped(f"{bad} updates of the warm start in a row were not finite; try a lower warm_lr")
         return at
 
     async def _self_play(self, at: Progress) -> None:
         """The loop itself, and around it what is kept of every step."""
         learn = self.config.learn
         history = [line for line in self.run.metrics() if line["phase"] == "train"]
-        async for step in train(self.trainer, self._rollout(), learn, first=at.step):
-            at = Progress(step.index + 1)
-            metrics: dict[str, Any] = dict(step_metrics(step, self.plan.task))
-            history.append(metrics)
-            sounding = alarms(history, step)
-            metrics["alarms"] = [alarm.name for alarm in sounding]
-            self._log(at, "train", metrics)
-            for alarm in sounding:
-                self.watch.alarm(alarm)
-            await self._save(at)
-            await self._evaluate(at)
-            if sounding and self.config.keep.stop_on_alarm:
-                raise Stopped(f"an alarm sounded after step {at.step}. {sounding[0]}")
+        async with contextlib.aclosing(train(self.trainer, self._rollout(), learn, first=at.step)) as steps:
+            async for step in steps:
+                at = Progress(step.index + 1)
+                metrics: dict[str, Any] = dict(step_metrics(step, self.plan.task))
+                history.append(metrics)
+                sounding = alarms(history, step)
+                metrics["alarms"] = [alarm.name for alarm in sounding]
+                self._log(at, "train", metrics)
+                for alarm in sounding:
+                    self.watch.alarm(alarm)
+                await self._save(at)
+                await self._evaluate(at)
+                if sounding and self.config.keep.stop_on_alarm:
+                    raise Stopped(f"an alarm sounded after step {at.step}. {sounding[0]}")
 
     def _rollout(self) -> Callable[[int, Sampler], Any]:
         """Self-play whose debates are kept before they are learned from, and used again if the step is repeated."""
@@ -258,7 +274,8 @@ class _Training:
             metrics |= await direct(sampler, held_out, questions, self.config.debate.max_tokens)
         if task.eval_debates:
             chosen = questions[: task.eval_debates]
-            found, played = await debated(sampler, held_out, chosen, self.plan.protocol, f"eval-{at.step}/")
+            rules, prefix = self.config.learn.reward, f"eval-{at.step}/"
+            found, played = await debated(sampler, held_out, chosen, self.plan.protocol, rules, prefix)
             metrics |= found
             self.run.keep(f"eval_{at.step:06}", played)
         self._log(at, "eval", metrics | {"time/eval_s": time.monotonic() - started})
@@ -275,24 +292,6 @@ class _Training:
         self.watch.line(phase, at, metrics)
         numbers = {name: value for name, value in metrics.items() if isinstance(value, float)}
         self.loggers.log(at.step, numbers)
-
-
-class _Shown:
-    """The questions of recorded debates, as a task to take lessons from."""
-
-    name, known = "recorded", False
-
-    def __init__(self, debates: Sequence[Debate]) -> None:
-        self._questions = [debate.question for debate in debates]
-
-    def __len__(self) -> int:
-        return len(self._questions)
-
-    def __getitem__(self, index: int, /) -> Question:
-        return self._questions[index]
-
-    def grade(self, question: Question, solution: str) -> Any:
-        raise NotImplementedError
 
 
 def _owed(made: Plan, run: Run, at: Progress) -> bool:

@@ -12,6 +12,7 @@ from typing import Literal
 
 from peergrad.debate.contract import said
 from peergrad.debate.errors import UserError
+from peergrad.debate.protocols import Parallel
 from peergrad.debate.types import Debate, Question
 from peergrad.tasks.base import UNANSWERED, Grade, last_boxed
 from peergrad.tasks.numbers import as_number
@@ -68,24 +69,26 @@ def teacher(seed: int) -> Callable[[Debate, int], str]:
         answer = int(debate.question.answer or 0)
         given = answer if rng.random() < 0.65 else answer + rng.choice((-2, -1, 1, 2, 10))
         sum_ = debate.question.text.removeprefix("What is ").removesuffix("?")
-        solution = f"{sum_} = \\boxed{{{given}}}"
-        if not debate.turns:
-            return _reply(solution, "N/A", "N/A")
+        heard = {turn.agent: turn for turn in debate.turns if turn.agent != agent}  # the last turn of each
         right = {
-            turn.agent: as_number(last_boxed(said(turn.text, turn.parsed, "solution")) or "") == answer
-            for turn in debate.turns[-debate.agents :]
-            if turn.agent != agent
+            other: as_number(last_boxed(said(turn.text, turn.parsed, "solution")) or "") == answer
+            for other, turn in sorted(heard.items())
         }
-        evaluation = " ".join(f"Agent {a} is {'right' if ok else 'wrong'}." for a, ok in right.items())
-        best, *rest = sorted(right, key=lambda a: (not right[a], a))
+        given = given if not heard else answer
+        evaluation = " ".join(f"Agent {a} is {'right' if ok else 'wrong'}." for a, ok in right.items()) or "N/A"
+        best, *rest = sorted(right, key=lambda a: (not right[a], a)) or [0]
         comparison = "\n".join(f"Agent {best} {'>' if right[best] > right[a] else '='} Agent {a}" for a in rest) or "N/A"
-        return _reply(f"{sum_} = \\boxed{{{answer}}}", evaluation, comparison)
+        reply = (
+            f"<solution>{sum_} = \\boxed{{{given}}}</solution>\n"
+            f"<evaluation>{evaluation}</evaluation>\n<comparison>{comparison}</comparison>"
+        )
+        if isinstance(debate.protocol, Parallel):
+            return reply
+        agreed = len(right) == debate.agents - 1 and all(right.values())
+        reason = "We all agree." if agreed else "Not all of us agree yet."
+        return f"{reply}\n<consensus>{'YES' if agreed else 'NO'}</consensus>\n<consensus_reason>{reason}</consensus_reason>"
 
     return say
-
-
-def _reply(solution: str, evaluation: str, comparison: str) -> str:
-    return f"<solution>{solution}</solution>\n<evaluation>{evaluation}</evaluation>\n<comparison>{comparison}</comparison>"
 
 
 def _sum(rng: random.Random, level: int) -> tuple[str, int]:

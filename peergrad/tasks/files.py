@@ -48,8 +48,9 @@ def read_questions(path: Path, question_field: str = "question", answer_field: s
     """The questions of a ``.jsonl`` or ``.csv`` file. A row that can't be used is refused by file, row and field."""
     try:
         raw = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"task: {path} can't be read ({error.strerror}); give a .jsonl or .csv file") from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"task: {path} can't be read ({why}); give a .jsonl or .csv file") from None
     rows = _csv(raw, path) if path.suffix.lower() == ".csv" else _jsonl(raw, path)
     questions: list[Question] = []
     for number, row in rows:
@@ -60,7 +61,10 @@ def read_questions(path: Path, question_field: str = "question", answer_field: s
         if not text:
             row[question_field].wrong("is empty; every row needs a question")
         found = row.get(answer_field, None)
-        answer = str(found.value) if isinstance(found.value, int | float) else None if found.value is None else found.text()
+        if found.value in (None, ""):
+            answer = None
+        else:
+            answer = str(found.value) if isinstance(found.value, int | float) else found.text()
         questions.append(Question(f"{path.stem}-{number}", text, answer, "open" if answer is None else "boxed", path.stem))
     if not questions:
         raise UserError(f"task: {path} has no questions")
@@ -92,7 +96,7 @@ def _csv(raw: bytes, path: Path) -> Iterator[tuple[int, Field]]:
             where = f"{path}, row {number}"
             if None in row or None in row.values():
                 raise UserError(f"{where}: has another number of cells than the header; quote cells that hold commas")
-            yield number, Field({name: cell or None if name != "" else cell for name, cell in row.items()}, where)
+            yield number, Field(row, where)
     except csv.Error as error:
         raise UserError(f"{path}, line {reader.line_num}: is not CSV ({error})") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from peergrad.debate.errors import UserError
@@ -22,7 +23,7 @@ def open_task(
     if not name:
         raise UserError("task: is not set; give a .jsonl or .csv file with one question a row, or 'arithmetic'")
     path = Path(name)
-    if not path.suffix and not path.exists():
+    if not path.suffix and "/" not in name and name not in os.listdir():
         raise UserError(f"task: {name!r} is neither built in nor a file; {nearest(name, BUILT_IN)}")
     task = read_questions(path, question_field, answer_field)
     if held_out >= len(task):

@@ -140,6 +140,26 @@ def signalled(out: Path, log: Path, phase: str, number: int = signal.SIGTERM, ti
     return code, time.time() - float(Path(f"{out}.asked").read_text())
 
 
+def slowly(out: Path, log: Path, what: str) -> tuple[int | None, float]:
+    """Train with one part that takes a minute, and get SIGTERM within it; the exit code and how long it took to leave."""
+
+    def work() -> int:
+        from peergrad import train_command
+        from peergrad.engines.local.engine import Local
+
+        def slow(*_, **__) -> None:
+            Path(f"{out}.asked").write_text(str(time.time()))
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+
+        train_command._PATIENCE_S = 1.0
+        setattr(Local, what, slow if what == "_step" else staticmethod(slow))
+        return train(out)
+
+    code = wait(child(work, log))
+    return code, time.time() - float(Path(f"{out}.asked").read_text())
+
+
 def compare(out: Path, log: Path, right: str) -> str | None:
     """What is wrong with a run that was killed and then finished; ``None`` if nothing."""
     code = finish(out, log)
@@ -173,6 +193,14 @@ def signals(base: Path, right: str) -> tuple[list[str], float]:
                 wrong.append(f"{number} while {phase}: ended with {code}: {log.read_text()[-500:]}")
             if what := compare(out, log, right):
                 wrong.append(f"{number} while {phase}: {what}")
+    for slow in ("_step", "load_model"):  # an update or a download that takes minutes is not waited for
+        out, log = base / slow, base / f"{slow}.log"
+        code, took = slowly(out, log, slow)
+        longest = max(longest, took)
+        if code != 143:
+            wrong.append(f"SIGTERM during a slow {slow}: ended with {code}: {log.read_text()[-500:]}")
+        if what := compare(out, log, right):
+            wrong.append(f"SIGTERM during a slow {slow}: {what}")
     code, took = signalled(base / "twice", base / "twice.log", "training", signal.SIGINT, times=2)
     if code != 130:
         wrong.append(f"two Ctrl-C ended with {code}")

@@ -20,7 +20,7 @@ def step(script, agents=3):
     debates = tuple(asyncio.run(play(protocol, question, Scripted(script))) for question in TASK.questions)
     scored = tuple(score(debate) for debate in debates)
     centred = tuple(map(tuple, advantages(scored)))
-    return Step(0, 1e-3, Played(debates, {}), scored, centred, (), None, 1.0, 1.0)
+    return Step(0, 1e-3, Played(debates, {}), scored, centred, (), None, 1.0)
 
 
 def sounding(*steps):

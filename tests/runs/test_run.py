@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -164,11 +165,57 @@ def test_other_settings_or_questions_are_refused(whole, tmp_path):
         run(whole.path, wording="full")
 
 
-def test_a_folder_with_something_else_is_refused(tmp_path):
-    (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(UserError, match=r"holds something else \(thesis.tex\); give a new folder"):
-        run(tmp_path)
-    assert (tmp_path / "thesis.tex").read_text() == "x"
+@pytest.mark.parametrize(
+    "name", ["thesis.tex", "config.toml", "checkpoints/step_000100/weights", "debates/step_000001.jsonl"]
+)
+def test_a_folder_with_something_else_is_refused_and_left_alone(tmp_path, name):
+    path = tmp_path / "out" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("x")
+    with pytest.raises(UserError, match=rf"holds something else \({name.split('/')[0]}\); give a new folder"):
+        run(tmp_path / "out")
+    assert [found for found in (tmp_path / "out").rglob("*") if found.is_file()] == [path]
+    assert path.read_text() == "x"
+
+
+def test_a_model_that_can_not_be_loaded_leaves_no_run(whole, tmp_path):
+    with pytest.raises(UserError, match="model"):
+        run(tmp_path / "run", model=str(tmp_path / "nothing"))
+    for broken in ("config.json", "tokenizer.json", "model.safetensors"):
+        shutil.copytree(PARROT, tmp_path / broken)
+        (tmp_path / broken / broken).write_text("{")
+        with pytest.raises(UserError, match="^model: "):
+            run(tmp_path / "run", model=str(tmp_path / broken))
+    with pytest.raises(UserError, match="device: 'quantum' can't be used"):
+        run(tmp_path / "run", device="quantum")
+    assert adapter(run(tmp_path / "run")) == adapter(whole)
+
+
+def test_damaged_checkpoints_are_not_in_the_way(tmp_path):
+    made = run(tmp_path / "run", eval_questions=0, eval_debates=0)
+    good = adapter(made)
+    for at in made.checkpoints()[-2:]:
+        (made.path / "checkpoints" / at.name / "state.json").write_text("")
+    again = run(tmp_path / "run", eval_questions=0, eval_debates=0)
+    assert again.checkpoints() == [Progress(0), Progress(2), Progress(3)]
+    assert adapter(again) == good
+
+
+def test_debates_used_again_have_no_speed(tmp_path):
+    made = run(tmp_path / "run", steps=1, eval_questions=0, eval_debates=0)
+    shutil.copy(made.path / "debates" / "step_000001.jsonl", made.path / "debates" / "step_000002.jsonl")
+    run(tmp_path / "run", steps=2, eval_questions=0, eval_debates=0)
+    first, second = (line for line in made.metrics() if line["phase"] == "train")
+    assert "tokens/sampled_per_s" in first
+    assert "tokens/sampled_per_s" not in second
+    assert "steps = 2" in (made.path / "config.toml").read_text()
+
+
+def test_the_teacher_of_sequential_debates(tmp_path):
+    made = run(tmp_path / "run", protocol="sequential", steps=1, eval_questions=0, eval_debates=0)
+    assert made.metrics()[0]["phase"] == "warm"
+    alone = run(tmp_path / "alone", agents=1, steps=1, eval_questions=0, eval_debates=0)
+    assert alone.metrics()[0]["phase"] == "warm"
 
 
 def test_two_processes_do_not_share_a_run(whole):
@@ -185,7 +232,7 @@ def test_a_folder_that_may_not_be_written(tmp_path):
 
 def test_a_file_where_the_folder_should_be(tmp_path):
     (tmp_path / "run").write_text("x")
-    with pytest.raises(UserError, match="can't be made"):
+    with pytest.raises(UserError, match="can't be used"):
         run(tmp_path / "run")
 
 

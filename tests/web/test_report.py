@@ -182,7 +182,7 @@ def test_before_and_after_are_fifths_and_evaluations(tmp_path):
     text = check(report(run)).text
     assert "Readable replies15.0%95.0%+80.0 points" in text
     assert "Valid votes per due turn0.002.00+2.00" in text
-    assert "Right answers alone, 32 held-out questions25.0%50.0%+25.0 points" in text
+    assert "Right answers alone, 16 held-out questions25.0%50.0%+25.0 points" in text
 
 
 def test_grades_and_rewards_of_turns(tmp_path):
@@ -272,7 +272,7 @@ def test_a_step_done_again_counts_once(tmp_path):
     text = check(report(run)).text
     assert "Self-play3" in text
     assert "Evaluation1" in text
-    assert "Right answers alone, 32 held-out questions50.0%–" in text
+    assert "Right answers alone, 16 held-out questions50.0%–" in text
 
 
 def test_odd_values_do_not_break_a_chart(tmp_path):

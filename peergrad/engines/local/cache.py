@@ -121,6 +121,16 @@ class Shelf:
             if self._by_block.get(block) is held:
                 del self._by_block[block]
 
+    def drop(self, weights: int) -> None:
+        """Forget everything parked under a name."""
+        for key in [key for key, held in self._parked.items() if held.weights == weights]:
+            self._free(self._parked.pop(key))
+
+    def _free(self, held: Held) -> None:
+        self.forget(held)
+        assert held.kv is not None
+        self.used -= held.kv.numel() * held.kv.element_size()
+
     def park(self, pool: Pool, held: Held, ids_T: Ids) -> None:
         """Keep a finished row's keys and values, as far as the budget goes."""
         self.forget(held)
@@ -129,10 +139,7 @@ class Shelf:
         if size > self.budget or len(ids_T) < BLOCK:
             return
         while self.used + size > self.budget:
-            _, old = self._parked.popitem(last=False)
-            self.forget(old)
-            assert old.kv is not None
-            self.used -= old.kv.numel() * old.kv.element_size()
+            self._free(self._parked.popitem(last=False)[1])
         held.ids_T, held.kv = ids_T, pool.kv[:, :, row, :, : len(ids_T)].clone()
         self.used += size
         self._parked[id(held)] = held

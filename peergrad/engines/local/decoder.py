@@ -7,6 +7,7 @@ What attention looks at is the caller's: a cache of keys and values when samplin
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -80,6 +81,7 @@ class Decoder:
             from peergrad.engines.local import kernels
 
             self._ops = kernels
+        self._growing = threading.Lock()  # sampling and training may ask at the same time
         rotary = core.rotary_emb
         self._frequencies = rotary.inv_freq.float().to(self.device)
         self._rotary_scale = float(getattr(rotary, "attention_scaling", 1.0))
@@ -150,8 +152,9 @@ class Decoder:
 
     def grow_rotations(self, positions: int) -> None:
         """Make rotations for this many positions. To be called before they are used, since looking would stall a GPU."""
-        if positions > len(self.cos):
-            self.cos, self.sin = self._rotations(max(positions, 2 * len(self.cos)))
+        with self._growing:
+            if positions > len(self.cos):
+                self.cos, self.sin = self._rotations(max(positions, 2 * len(self.cos)))
 
     def _matrices(self, layer: int) -> Groups:
         shape, weights = self.shape, self.layers[layer].weights

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +21,7 @@ from peergrad.engines.local.backward import gradient
 from peergrad.engines.local.chat import Chat
 from peergrad.engines.local.forward import Forward
 from peergrad.engines.local.generate import Generator
-from peergrad.engines.local.loading import load
+from peergrad.engines.local.loading import load, load_tokenizer
 from peergrad.engines.local.lora import Lora, LoraRules
 from peergrad.engines.local.memory import FULL, ran_out
 from peergrad.engines.local.sampler import LocalSampler
@@ -71,7 +72,7 @@ class Local:
         With float16 sampler and trainer agree eight times more closely than with bfloat16, but activations beyond 65,504
         overflow; updates that meet one are skipped.
         """
-        from transformers import AutoTokenizer, GenerationConfig
+        from transformers import GenerationConfig
 
         from peergrad.engines.local.models import resolve
 
@@ -85,7 +86,7 @@ class Local:
         if (folder / "generation_config.json").exists():
             listed = GenerationConfig.from_pretrained(str(folder)).eos_token_id
             ends = listed if isinstance(listed, list) else [listed]
-        return Local(decoder, Chat(AutoTokenizer.from_pretrained(str(folder)), ends), name=model, **settings)
+        return Local(decoder, Chat(load_tokenizer(folder), ends), name=model, **settings)
 
     async def sampler(self) -> LocalSampler:
         return await asyncio.to_thread(self._sampler)
@@ -95,7 +96,9 @@ class Local:
             # A name of its own: what one sampler computed is not used by another, so that its answers depend, to the last
             # bit, on its weights and on what it was asked, never on who else was asked before.
             self._samplers += 1
-            return LocalSampler(self, self._lora.snapshot(), self._samplers)
+            sampler = LocalSampler(self, self._lora.snapshot(), self._samplers)
+        weakref.finalize(sampler, self.generator.gone.append, self._samplers)
+        return sampler
 
     def base_sampler(self) -> LocalSampler:
         """The model as it was before any training."""
@@ -106,6 +109,7 @@ class Local:
 
     def _step(self, data: Sequence[Datum], loss: LossName, lr: float) -> StepStats:
         with self._training:
+            self.generator.release()
             try:
                 made = gradient(self.decoder, self._lora, data, loss, self._train_tokens)
             except FULL as error:

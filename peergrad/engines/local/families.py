@@ -65,7 +65,9 @@ def micro_batches(found: Sequence[Family], tokens: int) -> list[list[Family]]:
     waiting = list(found)
     while waiting:
         family = waiting.pop()
-        if family.tokens > tokens and len(family.members) > 1:
+        # Each member has a copy of the keys and values they share, so that counts too, if less.
+        crowded = len(family.members) * family.shared > 8 * tokens
+        if (family.tokens > tokens or crowded) and len(family.members) > 1:
             waiting += family.split()
         else:
             whole.append(family)

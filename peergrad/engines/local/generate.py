@@ -79,6 +79,11 @@ class Generator:
         self._shelf = Shelf(kv_bytes // 2)
         self._in_use: tuple[Adapter, Any] | None = None
         self.prefilled = 0
+        self.gone: list[int] = []  # names of weights nobody will sample with again
+
+    def release(self) -> None:
+        """Let go of what only sampling needs, for training needs the memory."""
+        self._in_use = None
 
     def fits(self, tokens: int) -> bool:
         """Whether a row of this many tokens can be held at all."""
@@ -93,6 +98,8 @@ class Generator:
         if not jobs:
             return
         waiting = sorted(jobs, key=lambda job: len(job.prompt_T) + job.limit, reverse=True)
+        while self.gone:
+            self._shelf.drop(self.gone.pop())
         state = self._make_room(waiting)
         adapter = self._merged(adapter)
         state.use(adapter)

@@ -11,6 +11,7 @@ from peergrad.debate.errors import UserError
 from peergrad.engines.local.decoder import Decoder
 from peergrad.engines.local.foreign import ForeignDecoder
 from peergrad.engines.local.forward import Forward
+from peergrad.engines.local.memory import ran_out
 
 
 def load(folder: Path, device: str, dtype: torch.dtype) -> Forward:
@@ -21,10 +22,33 @@ def load(folder: Path, device: str, dtype: torch.dtype) -> Forward:
     logging.disable_progress_bar()  # it loads in a second; what takes long is told by ``models``
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, attn_implementation="eager")
-    except (ValueError, ImportError) as error:  # no causal model of this type, its code is not in transformers, …
-        why = str(error).strip().splitlines()[0][:200]
-        raise UserError(f"model: transformers can't load {str(folder)!r} as a causal language model ({why})") from None
-    return forward(model.to(device))
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # no causal model of this type, files missing or damaged, …: each raises in its own way
+        raise UserError(
+            f"model: transformers can't load {str(folder)!r} as a causal language model ({_why(error)})"
+        ) from None
+    try:
+        model = model.to(device)
+    except (RuntimeError, AssertionError) as error:  # no such device, or none of them here
+        if ran_out(error):
+            raise
+        raise UserError(f"device: {device!r} can't be used ({_why(error)}); give cpu, or leave it out") from None
+    return forward(model)
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a Hugging Face folder."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(folder))
+    except Exception as error:  # as above
+        raise UserError(f"model: transformers can't load the tokenizer of {str(folder)!r} ({_why(error)})") from None
+
+
+def _why(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def forward(model: Any) -> Forward:

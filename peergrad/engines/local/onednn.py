@@ -28,8 +28,8 @@ def worth_packing(weights: list[Tensor]) -> bool:
 class Packed:
     """A frozen matrix, packed; differentiable with respect to what it is multiplied with."""
 
-    def __init__(self, weight: Tensor) -> None:
-        self._weight = weight
+    def __init__(self, weight: Tensor, *, trained: bool = True) -> None:
+        self._weight = weight if trained else None
         self._there = _pack(weight)
         self._back: Tensor | None = None
 
@@ -42,12 +42,14 @@ class Packed:
 
     def back(self, grad: Tensor) -> Tensor:
         if self._back is None:  # only training goes this way
+            assert self._weight is not None
             self._back = _pack(self._weight.T.contiguous())
         return _multiply(grad, self._back, None)
 
     def with_added(self, down: Tensor, up: Tensor) -> Packed:
         """The matrix with an adapter's product added, for sampling: one multiplication instead of three."""
-        return Packed(torch.addmm(self._weight, up, down))
+        assert self._weight is not None
+        return Packed(torch.addmm(self._weight, up, down), trained=False)
 
 
 class _Product(torch.autograd.Function):
