@@ -184,7 +184,7 @@ def test_a_model_that_can_not_be_loaded_leaves_no_run(whole, tmp_path):
     for broken in ("config.json", "tokenizer.json", "model.safetensors"):
         shutil.copytree(PARROT, tmp_path / broken)
         (tmp_path / broken / broken).write_text("{")
-        with pytest.raises(UserError, match="^model: "):
+        with pytest.raises(UserError, match=r"^model: "):
             run(tmp_path / "run", model=str(tmp_path / broken))
     with pytest.raises(UserError, match="device: 'quantum' can't be used"):
         run(tmp_path / "run", device="quantum")
