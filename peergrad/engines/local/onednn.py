@@ -1,7 +1,7 @@
 """Matrix products on a CPU by oneDNN, with weights packed beforehand the way its kernels read them.
 
 For the few rows of a token drawn for every debate this is twice as fast as PyTorch's default, which arranges the weights
-anew in every call; for long prompts and in training still 1.2 to 1.4 times (``benchmarks/cpu_products.py``).
+anew in every call; for long prompts and in training still 1.3 to 1.6 times (``benchmarks/cpu_products.py``).
 """
 
 from __future__ import annotations
