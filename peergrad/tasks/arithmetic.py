@@ -6,6 +6,7 @@ Also a teacher, who debates about them the way the contract asks, so that a weak
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -18,6 +19,7 @@ from peergrad.tasks.base import UNANSWERED, Grade, last_boxed
 from peergrad.tasks.numbers import as_number
 
 LEVELS = 5
+_WHOLE = re.compile(r"(?<![\w.])-?\d++(?!\.?\d)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,11 @@ class Arithmetic:
                 return Question(f"{self.split}-{index}", f"What is {text}?", str(answer), "boxed", self.name)
 
     def grade(self, question: Question, solution: str) -> Grade:
-        boxed = last_boxed(solution)
-        number = None if boxed is None else as_number(boxed)
+        """By what is boxed; without a box, by the last whole number there is."""
+        answer = last_boxed(solution)
+        if answer is None:
+            answer = (_WHOLE.findall(solution) or [""])[-1]
+        number = as_number(answer)
         if number is None:
             return UNANSWERED
         return Grade(correct=str(number) == question.answer, answer=str(number))

@@ -24,7 +24,9 @@ def test_sums_are_right_and_held_out_ones_are_apart(level):
         assert eval(sum_) == int(question.answer)
         assert train.grade(question, rf"so \boxed{{{question.answer}}}") == Grade(True, question.answer)
         assert not train.grade(question, rf"\boxed{{{int(question.answer) + 1}}}").correct
-        assert train.grade(question, question.answer).answer is None
+        assert train.grade(question, f"1, 2 or {question.answer}.").correct
+        assert not train.grade(question, rf"{question.answer}, no: \boxed{{x}}").format
+    assert train.grade(train[0], "no number, 1.5, v2").answer is None
     assert Arithmetic(level)[5] == train[5]
     assert fingerprint([train[0]]) != fingerprint([train[1]])
 
