@@ -331,7 +331,8 @@ def test_model_text_is_only_text(tmp_path, attack, where):
             question = Question(f"q{clean}", clean, clean, "boxed", clean)
             run.log(Progress(1), "train", {f"train_{clean}/correct": 0.5, f"reward/{clean}/seat/0": 1.0, "alarms": [clean]})
             run.log(Progress(1), "eval", {f"eval/direct/{clean}/correct": 0.5, f"reward/{clean}/mean": 1.0})
-        reply = {"solution": short("N/A", text, text), "raw": text, "everything else": "hm"}[where]
+        # The same grade for both: a badge that says so is no markup of theirs.
+        reply = {"solution": short("N/A", text + r" \boxed{3}", text), "raw": text, "everything else": "hm"}[where]
         person = Persona(clean if where == "everything else" else "A", "", 1.0)
         rules = Parallel(agents=3, max_rounds=2, max_tokens=10_000, personas=(person,))
         for at in (0, 1):
