@@ -4,9 +4,7 @@ import asyncio
 import hashlib
 import json
 import os
-import resource
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -254,8 +252,6 @@ def test_a_full_disk_loses_nothing(whole, tmp_path):
     assert "can't be written" in done.stdout
     assert "run the same command again" in done.stdout
     assert adapter(run(tmp_path / "run")) == adapter(whole)
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
-    assert signal.SIGXFSZ
 
 
 # What is not a number
@@ -325,13 +321,10 @@ def test_what_is_not_a_number_changes_no_weight(tmp_path, monkeypatch, where):  
         run(tmp_path / "run", load=load, steps=9)
     lines = [json.loads(line, parse_constant=pytest.fail) for line in (tmp_path / "run" / "metrics.jsonl").open()]
     skipped = [line["optim/skipped"] for line in lines if line["phase"] == "train"]
-    assert skipped == ([0.0, 1.0, 1.0, 1.0] if where != "reward" else skipped)
-    assert skipped[-3:] == [1.0, 1.0, 1.0]
-    good = len(skipped) - 3
+    assert skipped == [0.0, 1.0, 1.0, 1.0]
     kept = Run(tmp_path / "run")
     newest, before = (kept.folder(at) / "adapter_model.safetensors" for at in kept.checkpoints()[-2:])
     assert newest.read_bytes() == before.read_bytes()
-    assert len(skipped) == good + 3
 
 
 def test_a_logprob_that_is_not_a_number_costs_its_debate(tmp_path):
