@@ -10,13 +10,13 @@ import numpy as np
 
 from peergrad.debate.types import Debate
 from peergrad.measure.budget import Cost, affordable, cost
-from peergrad.measure.grades import Grader, final_grades, truth, turn_grades
+from peergrad.measure.grades import final_grades, truth, turn_grades
 from peergrad.measure.metrics import share_right, vote_is_right
 from peergrad.measure.quality import vote_counts, winner_is_right
 from peergrad.reward.pairwise import win_rate
 from peergrad.reward.rewards import Scored, score
 from peergrad.reward.tally import vote_due
-from peergrad.tasks.base import Grade
+from peergrad.tasks.base import Grade, Grader
 
 
 @dataclass(frozen=True)
@@ -41,19 +41,17 @@ Answers = Sequence[Debate]
 def direct_outcome(
     ids: Sequence[str], direct: Answers, samples: Sequence[Answers], k: int, grade: Grader, by: Cost
 ) -> Outcome:
-    """The likeliest answer, and k independent ones: pass@k, avg@k, cons@k."""
+    """The likeliest answer, and the first k of independent ones, if there are any: pass@k, avg@k, cons@k."""
     greedy = _last_answers(direct, grade)
-    drawn = [_last_answers(answers[:k], grade) for answers in samples]
-    values = {
-        "direct/correct": [_share([answer]) for answer in greedy],
-        **_at_k(drawn, k, "direct"),
-    }
-    tokens = {
-        "direct/correct": [_tokens([debate], by) for debate in direct],
-        f"direct/cons@{k}": [_tokens(answers[:k], by) for answers in samples],
-    }
-    counts = _counts([_late([first, *answers]) for first, answers in zip(greedy, drawn, strict=True)])
-    return Outcome(tuple(ids), values, tokens, counts)
+    values = {"direct/correct": [_share([answer]) for answer in greedy]}
+    tokens = {"direct/correct": [_tokens([debate], by) for debate in direct]}
+    counts = [_late([answer]) for answer in greedy]
+    if any(samples):
+        drawn = [_last_answers(answers[:k], grade) for answers in samples]
+        values |= _at_k(drawn, k, "direct")
+        tokens[f"direct/cons@{k}"] = [_tokens(answers[:k], by) for answers in samples]
+        counts = [_late([answer, *answers]) for answer, answers in zip(greedy, drawn, strict=True)]
+    return Outcome(tuple(ids), values, tokens, _counts(counts))
 
 
 def debate_outcome(

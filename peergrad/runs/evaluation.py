@@ -142,11 +142,12 @@ class _Evaluation:
             questions = self._whole(direct, *seats)
             ids = [question.id for question in questions]
             by_seat = [[debates[name] for name in ids] for debates in seats]
-            alone = direct_outcome(ids, [direct[name] for name in ids], None, self.made.k, self._grade, by)
-            return joined(alone, seat_outcome(ids, by_seat, self._grade))
+            return joined(self._direct(ids, direct, {}), seat_outcome(ids, by_seat, self._grade))
         debates = await self._once("debate", protocol, policy, "debate/") if mode == "debate" else {}
         # Where nobody counts tokens, equal cost can't be had: there are k independent answers, and that is all.
-        budgets = {name: cost(debate, by) or 0 for name, debate in debates.items()} if counted(list(debates.values())) else {}
+        budgets = (
+            {name: cost(debate, by) or 0 for name, debate in debates.items()} if counted(list(debates.values())) else {}
+        )
         temperature = self.made.config.measure.sample_temperature
         sample = Direct(max_tokens=tokens, temperature=temperature)
         samples = await self._drawn("samples", lambda _: sample, policy, budgets, self.made.k)
@@ -172,7 +173,7 @@ class _Evaluation:
         return self.made.task.grade
 
     def _direct(self, ids: list[str], direct: Mapping[str, Debate], samples: Mapping[str, list[Debate]]) -> Outcome:
-        answers, drawn = [direct[name] for name in ids], [samples[name] for name in ids]
+        answers, drawn = [direct[name] for name in ids], [samples.get(name, []) for name in ids]
         return direct_outcome(ids, answers, drawn, self.made.k, self._grade, self.made.config.measure.cost)
 
     def _alone(self, draw: int) -> Protocol:

@@ -7,8 +7,9 @@ from dataclasses import asdict
 from peergrad.debate.contract import said
 from peergrad.debate.protocols import Parallel
 from peergrad.debate.types import Debate
-from peergrad.measure.grades import Grader, final_grades, turn_grades
+from peergrad.measure.grades import final_grades, turn_grades
 from peergrad.reward.rewards import RewardRules, Scored, score
+from peergrad.tasks.base import Grader
 from peergrad.web.markup import Safe, clip, tag
 from peergrad.web.samples import Samples
 
@@ -138,6 +139,8 @@ class _Shower:
         if debate.question.answer is None or turn.parsed.error:
             return None
         grade = self.grade(debate.question, said(turn.text, turn.parsed, "solution"))
+        if grade.timed_out:
+            return tag("span", "○ not compared in time", class_="badge")
         if grade.answer is None:
             return tag("span", "○ no answer found", class_="badge")
         return (
