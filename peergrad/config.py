@@ -53,15 +53,19 @@ class TaskConfig:
     """What is debated."""
 
     task: str = "arithmetic"
-    """A built-in task (arithmetic), or a .jsonl or .csv file with one question a row."""
+    """Arithmetic, a known dataset (gsm8k, math, aime, svamp, longwriter, mt-bench) or its file (gsm8k:PATH), or any file."""
     question_field: str = "question"
     """The field or column of a file that holds the question."""
     answer_field: str = "answer"
     """The field or column that holds the answer; a file without it has no truth, and needs none."""
+    skip_bad: bool = False
+    """Leave out rows that can't be used and say how many, instead of stopping."""
     level: int = 1
     """Arithmetic: from 1, single digits, to 5, two operations."""
     eval_questions: int = 0
     """How many questions are held out to evaluate on; 0 for no evaluation."""
+    eval_task: str = ""
+    """Questions to evaluate on, if not the last of the task's: the same forms as task."""
     eval_debates: int = 0
     """How many of them are also debated when evaluating."""
 

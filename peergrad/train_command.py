@@ -66,7 +66,7 @@ def estimate(config: TrainConfig) -> str:
     else:
         longest = first + (debate.agents * debate.max_rounds) * debate.max_tokens
         trained = replies * longest
-    return (
+    return "".join(f"# {visible(note)}\n" for note in made.notes) + (
         f"# A step: {batch} debates, up to {replies} replies of up to {debate.max_tokens} tokens: "
         f"at most {replies * debate.max_tokens:,} sampled.\n"
         f"# Prompts begin with about {first:.0f} tokens (4 letters each) and may grow to {longest:,.0f}; "
