@@ -19,7 +19,8 @@ from typing import Any
 
 from peergrad.debate.errors import EngineError
 
-_START_S = 60.0  # importing sympy on a busy machine
+_START_S = 60.0  # loading sympy on a busy machine
+_MARGIN_S = 2.0  # a worker keeps to the deadline by itself; one that has not after this is killed
 _LONGEST = 1 << 20
 
 
@@ -37,9 +38,9 @@ class Verdict:
 
 
 class Pool:
-    """At most ``workers`` processes, started when they are first needed and replaced when they had to be killed.
+    """At most ``workers`` processes, started when they are first needed, and again if one is lost.
 
-    Any number of threads may ask.
+    Any number of threads may ask. Time begins to count when a process takes the job.
     """
 
     def __init__(self, deadline_s: float = 5.0, workers: int = 4) -> None:
@@ -52,7 +53,7 @@ class Pool:
     def compare(self, gold: str, given: str) -> Verdict | None:
         """The verdict on an expression; ``None`` if there is none after ``deadline_s``, or it took too much memory."""
         with self._worker() as worker:
-            return worker.compare(gold, given, self.deadline_s)
+            return worker.compare(gold, given)
 
     def close(self) -> None:
         """End the processes that wait for work. The pool can be used again."""
@@ -88,6 +89,7 @@ class _Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
+        self._deadline_s = deadline_s
         assert self._process.stdin
         assert self._process.stdout
         self._in, self._out = self._process.stdin, self._process.stdout
@@ -105,24 +107,22 @@ class _Worker:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def compare(self, gold: str, given: str, deadline_s: float) -> Verdict | None:
-        until = time.monotonic() + deadline_s
+    def compare(self, gold: str, given: str) -> Verdict | None:
+        until = time.monotonic() + self._deadline_s + _MARGIN_S
         try:
             self._in.write(json.dumps([gold, given]).encode() + b"\n")
             self._in.flush()
         except OSError:  # it has died since
             self.kill()
             return None
-        verdict = self._line(until)
-        if verdict is None:
-            self.kill()
-            return None
-        if verdict["equal"]:
-            return Verdict(True)
-        named = self._line(until)
-        if named is None:
-            self.kill()
-        return Verdict(False, named["name"] if named else "")
+        said: dict[str, Any] = {}
+        while "done" not in said:
+            line = self._line(until)
+            if line is None:
+                self.kill()
+                break
+            said |= line
+        return Verdict(said["equal"], said.get("name", "")) if "equal" in said else None
 
     def kill(self) -> None:
         self._process.kill()
