@@ -21,7 +21,6 @@ from peergrad.debate.errors import EngineError
 
 _START_S = 60.0  # loading sympy on a busy machine
 _MARGIN_S = 2.0  # a worker keeps to the deadline by itself; one that has not after this is killed
-_LONGEST = 1 << 20
 
 
 def installed() -> bool:
@@ -52,8 +51,10 @@ class Pool:
 
     def compare(self, gold: str, given: str) -> Verdict | None:
         """The verdict on an expression; ``None`` if there is none after ``deadline_s``, or it took too much memory."""
-        with self._worker() as worker:
-            return worker.compare(gold, given)
+        for _ in range(2):  # a worker that is lost was ended by somebody, or the system: what it was asked can't do that
+            with contextlib.suppress(_LostError), self._worker() as worker:
+                return worker.compare(gold, given)
+        return None
 
     def close(self) -> None:
         """End the processes that wait for work. The pool can be used again."""
@@ -78,6 +79,10 @@ class Pool:
                     self._idle.append(worker)
 
 
+class _LostError(Exception):
+    """The process has ended, though nobody here ended it."""
+
+
 class _Worker:
     """One process, and the pipe to and from it."""
 
@@ -94,13 +99,14 @@ class _Worker:
         assert self._process.stdout
         self._in, self._out = self._process.stdin, self._process.stdout
         self._read = b""
+        ready = None
         try:
-            ready = self._line(time.monotonic() + _START_S)
-        except BaseException:
-            self.kill()
-            raise
+            with contextlib.suppress(_LostError):
+                ready = self._line(time.monotonic() + _START_S)
+        finally:
+            if ready is None:
+                self.kill()
         if ready is None:
-            self.kill()
             raise EngineError("the process that compares answers can't be started; try: python -c 'import math_verify'")
 
     @property
@@ -112,9 +118,8 @@ class _Worker:
         try:
             self._in.write(json.dumps([gold, given]).encode() + b"\n")
             self._in.flush()
-        except OSError:  # it has died since
-            self.kill()
-            return None
+        except OSError:
+            raise _LostError from None
         said: dict[str, Any] = {}
         while "done" not in said:
             line = self._line(until)
@@ -132,7 +137,7 @@ class _Worker:
                 pipe.close()
 
     def _line(self, until: float) -> dict[str, Any] | None:
-        """The next line it says, or ``None`` when time is up or it is gone."""
+        """The next line it says, or ``None`` when time is up."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._out, selectors.EVENT_READ)
             while b"\n" not in self._read:
@@ -140,7 +145,7 @@ class _Worker:
                     return None
                 more = os.read(self._out.fileno(), 1 << 16)
                 self._read += more
-                if not more or len(self._read) > _LONGEST:
-                    return None
+                if not more:
+                    raise _LostError
         line, _, self._read = self._read.partition(b"\n")
         return json.loads(line)

@@ -41,7 +41,11 @@ FACTORIALS = [
     "((((9!)!)!)!)!",
 ]
 SUMS = [
-    *(rf"\sum_{{n=1}}^{{{top}}} {body}" for top in ("10^9", r"\infty") for body in ("n^n", r"\frac{1}{n^3}", "n!", r"\sin(n)")),
+    *(
+        rf"\sum_{{n=1}}^{{{top}}} {body}"
+        for top in ("10^9", r"\infty")
+        for body in ("n^n", r"\frac{1}{n^3}", "n!", r"\sin(n)")
+    ),
     *(rf"\prod_{{n=1}}^{{{top}}} {body}" for top in ("10^8", r"\infty") for body in ("n", r"(1 + \frac{1}{n^2})")),
     r"\sum_{i=1}^{1000} \sum_{j=1}^{1000} \sum_{k=1}^{1000} i^{j^k}",
     r"\sum_{n=1}^{\infty} \sum_{m=1}^{\infty} \frac{1}{n^m m^n + 1}",
@@ -106,12 +110,12 @@ LONG = [
     "5^" * 300 + "5",
     "x" + "'" * 500,
 ]
-BROKEN = [
-    *("}", "{", "{{}", "}{", r"\frac{1", r"\frac", r"\frac{}{}", r"\frac{1}{}", r"\sqrt", r"\sqrt[", "^", "_", "^^", "5^", "_5"),
-    *(r"\left(5", r"5\right)", r"\begin{pmatrix}1", r"\end{pmatrix}", r"\begin{x}\end{y}", "5 5 5 5", "(", ")", "[", "|", "&", "#"),
-    *(r"\\", "\\", "5\\", r"\boxed", r"\boxed{", r"x \boxed 5", r"1 \over 0", r"\frac{1}{0}", "0/0", "0^0", "0^{-1}"),
-    *(r"\infty - \infty", r"\frac{\infty}{\infty}", "nan", "NaN", "inf", r"\ln(0)", r"\tan(\frac{\pi}{2})", r"\log_1 5"),
-]
+_BROKEN = r"""
+} { {{} }{ \frac{1 \frac \frac{}{} \frac{1}{} \sqrt \sqrt[ ^ _ ^^ 5^ _5 \left(5 5\right) \begin{pmatrix}1 \end{pmatrix}
+\begin{x}\end{y} ( ) [ | & # \\ \ 5\ \boxed \boxed{ \frac{1}{0} 0/0 0^0 0^{-1} \infty-\infty \frac{\infty}{\infty} nan inf
+\ln(0) \tan(\frac{\pi}{2}) \log_1{5}
+"""
+BROKEN = [*_BROKEN.split(), "5 5 5 5", r"x \boxed 5", r"1 \over 0"]
 TRICKS = [
     "__import__('os').system('touch HACKED')",
     "exec(\"open('HACKED','w')\")",
@@ -167,14 +171,14 @@ def tried(given, gold="5"):
     return grade, time.monotonic() - started
 
 
-def children():
-    """The processes that this one, or a process it started, has still running."""
-    lines = subprocess.run(["ps", "-e", "-o", "pid=,ppid=,args="], capture_output=True, text=True).stdout.splitlines()
-    started, found = {os.getpid()}, []
-    for pid, parent, what in (line.split(None, 2) for line in lines if len(line.split(None, 2)) == 3):
-        if int(parent) in started and not what.startswith("ps "):
-            started.add(int(pid))
-            found.append(what)
+def below(pid):
+    """The processes that run below another: its children, theirs, and so on."""
+    listed = subprocess.run(["ps", "-e", "-o", "pid=,ppid=,stat=,comm="], capture_output=True, text=True).stdout
+    rows = [line.split(None, 3) for line in listed.splitlines()]
+    alive = [(int(own), int(parent)) for own, parent, state, what in rows if state[0] != "Z" and what != "ps"]
+    found = {own for own, parent in alive if parent == pid}
+    while more := {own for own, parent in alive if parent in found} - found:
+        found |= more
     return found
 
 
@@ -191,7 +195,7 @@ def main():
     print(f"{len(HOSTILE)} expressions, deadline {deadline_s:g} s: {dict(what)} in {took:.1f} s, four at a time")
     print(f"slowest: {done[slowest][1]:.2f} s for {HOSTILE[slowest][:60]!r}")
     print(f"taken for right: {[given[:40] for given, (grade, _) in zip(HOSTILE, done, strict=True) if grade.correct]}")
-    print(f"processes left: {len(children())}")
+    print(f"processes left: {len(below(os.getpid()))}")
 
 
 if __name__ == "__main__":

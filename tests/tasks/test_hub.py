@@ -12,7 +12,14 @@ from peergrad.tasks.open import TaskRules, open_task
 
 ROWS = {
     "gsm8k": {"question": "1 + 1?", "answer": "One and one.\n#### 2"},
-    "math": {"problem": "1 + 1?", "solution": r"\boxed{2}", "answer": "2", "subject": "Algebra", "level": 1, "unique_id": "a"},
+    "math": {
+        "problem": "1 + 1?",
+        "solution": r"\boxed{2}",
+        "answer": "2",
+        "subject": "Algebra",
+        "level": 1,
+        "unique_id": "a",
+    },
     "aime": {"id": 60, "problem": "1 + 1?", "solution": "two", "answer": "2", "url": "u", "year": "2024"},
     "svamp": {"ID": "chal-1", "Body": "1 dog and 1 cat", "Question": "How many?", "Equation": "( 1 + 1 )", "Answer": "2.0"},
     "longwriter": {"messages": [{"role": "user", "content": "Write."}, {"role": "assistant", "content": "So be it."}]},
@@ -68,5 +75,3 @@ def test_without_the_library_there_is_a_sentence(tmp_path):
         "peergrad: task: to get gsm8k from the hub needs the library datasets; "
         "pip install 'peergrad[datasets]', or give its file: gsm8k:PATH\n"
     )
-
-
