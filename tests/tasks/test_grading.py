@@ -4,6 +4,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from hypothesis import given as given_anything
+from hypothesis.strategies import lists, sampled_from
 
 from peergrad import Question
 from peergrad.tasks import grading
@@ -208,3 +210,14 @@ def test_without_math_verify_the_rest_still_works(monkeypatch):
     assert given("x+1", r"\left(x+1\right)") == Grade(False, "(x+1)")
     assert given("x+1", "x+1").correct
     grading._compared.cache_clear()
+
+
+LATEX = r"\frac \text{ \, \! \times 10 cm \left( \right) \$ {,} \circ dollars or"
+PIECES = [*"0123456789.,/{}()$%-+e^x*= !°²\0\u2009\n", *LATEX.split(" ")]
+
+
+@given_anything(lists(sampled_from(PIECES), max_size=12).map("".join))
+def test_any_text_can_be_read(text):
+    number = as_number(text)
+    assert number is None or as_number(str(number)) == number
+    assert not (number is not None and grading.needs_math(text))
