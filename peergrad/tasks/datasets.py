@@ -88,7 +88,9 @@ def _math(row: Field) -> tuple[str, str | None]:
     """The answer has a field of its own in newer copies; in the first, it is what the solution boxes last."""
     answer = _answer(row.get("answer", None))
     if answer is None and row.get("solution", None).value is not None:
-        answer = last_boxed(row["solution"].text()) or row["solution"].wrong("has nothing in \\boxed{}; give an answer")
+        answer = last_boxed(row["solution"].text()) or row["solution"].wrong(
+            "has no \\boxed answer; give one, or a field for it"
+        )
     return text(row["problem"]), answer
 
 

@@ -14,6 +14,7 @@ from peergrad.tasks.pool import Pool, installed
 
 # The longest answer that is looked at as mathematics; longer ones are compared as text.
 _LONGEST = 1000
+_AROUND = " .,;:'’\"“”!?()"
 _WORDS = re.compile(r"[^\W\d_](?:[^\W\d_]|[ .,;:'’\"“”!?&()-])*")
 _WORD = re.compile(r"[^\W\d_]{3}|\b[^\W\d_]\b|\b[A-Z]|\bno\b")
 _FUNCTIONS = re.compile(r"\b(?:sin|cos|tan|cot|sec|csc|log|exp|sqrt|lim|max|min|arcsin|arccos|arctan|infinity)\b", re.I)
@@ -63,7 +64,7 @@ def _compared(gold: str, boxed: str) -> Grade:
 
 def _is_words(text: str) -> bool:
     """Whether an answer is words and not unknowns: quoted as text, or letters that are no product."""
-    words = flat(text)
+    words = flat(text).strip(_AROUND)
     if not _WORDS.fullmatch(words) or _FUNCTIONS.search(words):
         return False
     return "\\" in text or _WORD.search(words) is not None
@@ -72,8 +73,8 @@ def _is_words(text: str) -> bool:
 def _text(text: str) -> str:
     """An answer as text; words in small letters, without what is around them."""
     found = flat(text)
-    words = found.strip(" .,;:'’\"“”!?()").casefold()
-    return _short(words if words and _WORDS.fullmatch(words) else found)
+    words = found.strip(_AROUND).casefold()
+    return _short(words if _WORDS.fullmatch(words) else found)
 
 
 def _short(text: str) -> str:

@@ -27,7 +27,7 @@ _PLAIN = {
     "{,}": ",",
     "\u2212": "-",
 }
-_SIZED = re.compile(r"\\!\s*|\\(?:left|right|big|Big|bigg|Bigg)[lr]?\s*(?=[()\[\]|]|\\[{}|])")
+_SIZED = re.compile(r"\\!\s*+|\\(?:left|right|big|Big|bigg|Bigg)[lr]?\s*+(?=[()\[\]|]|\\[{}|])")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 
 

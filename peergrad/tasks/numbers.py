@@ -29,9 +29,11 @@ class Amount:
         return self.value / 100 if self.percent else self.value
 
     def _close(self, decimal: Amount) -> bool:
-        """Whether a decimal stands for this fraction, which no decimal can equal."""
-        endless = (10**_LONGEST) % self.value.denominator != 0
-        return endless and decimal.decimals >= 6 and abs(self.value - decimal.value) < Fraction(1, 10**6)
+        """Whether a decimal is this fraction, which no decimal equals, rounded or cut off after six places or more."""
+        if decimal.decimals < 6 or 10**_LONGEST % self.value.denominator == 0:
+            return False
+        exact, given = self.value * 10**decimal.decimals, decimal.value * 10**decimal.decimals
+        return given in (round(exact), int(exact))
 
 
 def as_number(text: str) -> Fraction | None:

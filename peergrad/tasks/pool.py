@@ -19,8 +19,8 @@ from typing import Any
 
 from peergrad.debate.errors import EngineError
 
-_START_S = 60.0  # importing sympy on a busy machine
-_LONGEST = 1 << 20
+_START_S = 60.0  # loading sympy on a busy machine
+_MARGIN_S = 2.0  # a worker keeps to the deadline by itself; one that has not after this is killed
 
 
 def installed() -> bool:
@@ -37,9 +37,9 @@ class Verdict:
 
 
 class Pool:
-    """At most ``workers`` processes, started when they are first needed and replaced when they had to be killed.
+    """At most ``workers`` processes, started when they are first needed, and again if one is lost.
 
-    Any number of threads may ask.
+    Any number of threads may ask. Time begins to count when a process takes the job.
     """
 
     def __init__(self, deadline_s: float = 5.0, workers: int = 4) -> None:
@@ -51,8 +51,10 @@ class Pool:
 
     def compare(self, gold: str, given: str) -> Verdict | None:
         """The verdict on an expression; ``None`` if there is none after ``deadline_s``, or it took too much memory."""
-        with self._worker() as worker:
-            return worker.compare(gold, given, self.deadline_s)
+        for _ in range(2):  # a worker that is lost was ended by somebody, or the system: what it was asked can't do that
+            with contextlib.suppress(_LostError), self._worker() as worker:
+                return worker.compare(gold, given)
+        return None
 
     def close(self) -> None:
         """End the processes that wait for work. The pool can be used again."""
@@ -77,6 +79,10 @@ class Pool:
                     self._idle.append(worker)
 
 
+class _LostError(Exception):
+    """The process has ended, though nobody here ended it."""
+
+
 class _Worker:
     """One process, and the pipe to and from it."""
 
@@ -88,41 +94,40 @@ class _Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
+        self._deadline_s = deadline_s
         assert self._process.stdin
         assert self._process.stdout
         self._in, self._out = self._process.stdin, self._process.stdout
         self._read = b""
+        ready = None
         try:
-            ready = self._line(time.monotonic() + _START_S)
-        except BaseException:
-            self.kill()
-            raise
+            with contextlib.suppress(_LostError):
+                ready = self._line(time.monotonic() + _START_S)
+        finally:
+            if ready is None:
+                self.kill()
         if ready is None:
-            self.kill()
             raise EngineError("the process that compares answers can't be started; try: python -c 'import math_verify'")
 
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def compare(self, gold: str, given: str, deadline_s: float) -> Verdict | None:
-        until = time.monotonic() + deadline_s
+    def compare(self, gold: str, given: str) -> Verdict | None:
+        until = time.monotonic() + self._deadline_s + _MARGIN_S
         try:
             self._in.write(json.dumps([gold, given]).encode() + b"\n")
             self._in.flush()
-        except OSError:  # it has died since
-            self.kill()
-            return None
-        verdict = self._line(until)
-        if verdict is None:
-            self.kill()
-            return None
-        if verdict["equal"]:
-            return Verdict(True)
-        named = self._line(until)
-        if named is None:
-            self.kill()
-        return Verdict(False, named["name"] if named else "")
+        except OSError:
+            raise _LostError from None
+        said: dict[str, Any] = {}
+        while "done" not in said:
+            line = self._line(until)
+            if line is None:
+                self.kill()
+                break
+            said |= line
+        return Verdict(said["equal"], said.get("name", "")) if "equal" in said else None
 
     def kill(self) -> None:
         self._process.kill()
@@ -132,7 +137,7 @@ class _Worker:
                 pipe.close()
 
     def _line(self, until: float) -> dict[str, Any] | None:
-        """The next line it says, or ``None`` when time is up or it is gone."""
+        """The next line it says, or ``None`` when time is up."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._out, selectors.EVENT_READ)
             while b"\n" not in self._read:
@@ -140,7 +145,7 @@ class _Worker:
                     return None
                 more = os.read(self._out.fileno(), 1 << 16)
                 self._read += more
-                if not more or len(self._read) > _LONGEST:
-                    return None
+                if not more:
+                    raise _LostError
         line, _, self._read = self._read.partition(b"\n")
         return json.loads(line)

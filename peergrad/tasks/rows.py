@@ -95,7 +95,7 @@ def _csv(raw: bytes, path: Path) -> Iterator[Row]:
         text = raw.decode()
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save the file as UTF-8") from None
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    reader, number = csv.DictReader(io.StringIO(text, newline=""), strict=True), 0
     try:
         names = list(reader.fieldnames or ())
         twice = next((name for name in names if names.count(name) > 1), None)
@@ -109,4 +109,4 @@ def _csv(raw: bytes, path: Path) -> Iterator[Row]:
             else:
                 yield number, Field(row, where)
     except csv.Error as error:
-        raise UserError(f"{path}, line {reader.line_num}: is not CSV ({error})") from None
+        raise UserError(f"{path}, row {number + 1}: is not CSV ({error}); close every quote that is opened") from None
