@@ -1,4 +1,4 @@
-"""The two ways to debate, each a pure function from transcript to the next wave of asks (SPEC 3).
+"""The two ways to debate, and none; each a pure function from transcript to the next wave of asks (SPEC 3, 9.1).
 
 The frozen dataclass that configures a protocol is the protocol.
 """
@@ -165,6 +165,40 @@ class Parallel(_Rules):
     def persona(self, agent: int) -> Persona:
         """The character that holds a seat."""
         return self.personas[agent % len(self.personas)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Direct:
+    """No debate: each agent answers the question once, alone and in its own words. What debates are measured against."""
+
+    agents: int = 1
+    max_tokens: int = 1024
+    temperature: float = 0.0
+
+    def wave(self, debate: Debate) -> list[Ask]:
+        return [
+            Ask(
+                debate=debate.id,
+                agent=agent,
+                turn=len(debate.turns) + place,
+                seen=0,
+                messages=(Message("user", prompts.question(debate.question)),),
+                stop=(),
+                max_tokens=self.max_tokens,
+                temperature=self.temperature,
+            )
+            for place, agent in enumerate(_missing(debate, 0))
+        ]
+
+    def read(self, text: str, truncated: bool = False) -> Parsed:  # noqa: ARG002 (there is no contract to break)
+        return Parsed()
+
+
+def solution(debate: Debate, turn: Turn) -> str | None:
+    """What a turn answers: its solution, or all of it where there is no contract; ``None`` if it can't be read."""
+    if isinstance(debate.protocol, Direct):
+        return turn.text
+    return None if turn.parsed.error else said(turn.text, turn.parsed, "solution")
 
 
 def _missing(debate: Debate, round_: int) -> list[int]:

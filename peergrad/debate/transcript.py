@@ -20,16 +20,19 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field, nearest
 from peergrad.debate.personas import Persona
 from peergrad.debate.prompts import Wording
-from peergrad.debate.protocols import MAX_AGENTS, Parallel, Sequential
-from peergrad.debate.types import Debate, Message, Question, Style, Tokens, Turn, only_text
+from peergrad.debate.protocols import MAX_AGENTS, Direct, Parallel, Sequential
+from peergrad.debate.types import Debate, Message, Question, Style, Tokens, Turn, Usage, only_text
 
-_PROTOCOLS: dict[str, type[Sequential] | type[Parallel]] = {"sequential": Sequential, "parallel": Parallel}
+Kind = type[Sequential] | type[Parallel] | type[Direct]
+_PROTOCOLS: dict[str, Kind] = {"sequential": Sequential, "parallel": Parallel, "direct": Direct}
 _ROLES = ("system", "user", "assistant")
 _INT32 = 2**31 - 1
 
 
 def dump(debate: Debate, *, thin: bool = False) -> str:
-    """One line of JSON. ``thin`` leaves out prompts and tokens; what rewards are computed from is always kept (SPEC 8.5)."""
+    """One line of JSON. ``thin`` leaves out prompts and tokens, but says how many there were; what rewards are computed
+    from is always kept (SPEC 8.5).
+    """
     question = debate.question
     line: dict[str, Any] = {"id": debate.id, "question": question.text}
     if question.id != debate.id:
@@ -101,6 +104,9 @@ def _dump_turn(debate: Debate, index: int, thin: bool) -> dict[str, Any]:
         line["error"] = str(turn.parsed.error)
     else:
         line["sections"] = {section.name: section.inner for section in turn.parsed.sections}
+    usage = turn.used if thin else turn.usage
+    if usage:
+        line["usage"] = asdict(usage)
     if thin:
         return line
     before = next((i for i in range(index - 1, -1, -1) if debate.turns[i].agent == turn.agent), None)
@@ -144,11 +150,9 @@ def _dialogue_after(turn: Turn) -> tuple[Message, ...]:
     return (*turn.asked, Message("assistant", turn.text, turn.tokens)) if turn.asked else ()
 
 
-def _load_protocol(
-    at: Field, kind: type[Sequential] | type[Parallel], agents: int, max_rounds: int
-) -> Sequential | Parallel:
+def _load_protocol(at: Field, kind: Kind, agents: int, max_rounds: int) -> Sequential | Parallel | Direct:
     known = tuple(field.name for field in fields(kind) if field.name != "agents")
-    settings: dict[str, Any] = {"max_rounds": max_rounds}
+    settings: dict[str, Any] = {"max_rounds": max_rounds} if "max_rounds" in known else {}
     for name in at.names():
         field = at[name]
         if name not in known:
@@ -170,13 +174,14 @@ def _load_protocol(
     return kind(agents=agents, **settings)
 
 
-def _load_turn(at: Field, earlier: list[Turn], agent: int, protocol: Sequential | Parallel) -> Turn:
+def _load_turn(at: Field, earlier: list[Turn], agent: int, protocol: Sequential | Parallel | Direct) -> Turn:
     text, truncated = only_text(at["text"].text()), at.get("truncated", False).flag()
     index = len(earlier)
     in_turn = isinstance(protocol, Sequential)
     seen = at.get("seen", index if in_turn else index - index % protocol.agents)
     seen = seen.whole(0, index, ": turns that existed when it was asked")
     since = at.get("since", min(seen, protocol.since(index)) if in_turn else 0)
+    usage = at["usage"].object() if "usage" in at else None
     return Turn(
         agent=agent,
         seen=seen,
@@ -186,6 +191,7 @@ def _load_turn(at: Field, earlier: list[Turn], agent: int, protocol: Sequential 
         since=since.whole(0, seen, ": the first turn it was shown"),
         asked=tuple(_load_messages(at.get("asked", []), earlier)),
         tokens=_load_tokens(at["tokens"].object(), earlier, text) if "tokens" in at else None,
+        usage=Usage(usage["prompt"].whole(0), usage["sampled"].whole(0)) if usage else None,
     )
 
 

@@ -88,6 +88,14 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """How many tokens a reply took: read as its prompt, and sampled."""
+
+    prompt: int
+    sampled: int
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One chat message. An assistant message that carries ``tokens`` is rendered by copying their ids verbatim."""
 
@@ -117,11 +125,15 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a sampler answers to an ask. ``truncated``: the token limit cut it off. The stop text stays in ``text``."""
+    """What a sampler answers to an ask. ``truncated``: the token limit cut it off. The stop text stays in ``text``.
+
+    An engine that has no tokens to give may still say how many there were (``usage``).
+    """
 
     text: str
     truncated: bool = False
     tokens: Tokens | None = None
+    usage: Usage | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", only_text(self.text))
@@ -178,6 +190,12 @@ class Turn:
     since: int = 0
     asked: tuple[Message, ...] = ()
     tokens: Tokens | None = None
+    usage: Usage | None = None
+
+    @property
+    def used(self) -> Usage | None:
+        """What it took, as far as is known: by its tokens, or by what was counted where these are not kept."""
+        return Usage(len(self.tokens.prompt_T), len(self.tokens.ids_T)) if self.tokens else self.usage
 
 
 def only_text(text: str) -> str:
@@ -236,6 +254,7 @@ class Debate:
                 since=ask.since,
                 asked=ask.messages,
                 tokens=reply.tokens,
+                usage=reply.usage,
             )
             for ask, reply in zip(wave, replies, strict=True)
         )

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from peergrad.debate.contract import said
 from peergrad.debate.protocols import consensus_reached
-from peergrad.debate.types import Debate, Question
+from peergrad.debate.types import Debate
 from peergrad.reward.pairwise import SCORES
 from peergrad.reward.rewards import Scored
-from peergrad.tasks.base import UNANSWERED, Grade
+from peergrad.tasks.base import Grade
 
 Metrics = dict[str, float]
 
@@ -73,21 +72,11 @@ def agent_returns(scored: Scored) -> list[float]:
     return totals
 
 
-def final_grades(debate: Debate, grade: Callable[[Question, str], Grade]) -> list[Grade]:
-    """Each agent's last solution, graded; an unreadable reply answers nothing."""
-    last = {turn.agent: turn for turn in debate.turns}
-    return [
-        grade(debate.question, said(last[agent].text, last[agent].parsed, "solution"))
-        if agent in last and not last[agent].parsed.error
-        else UNANSWERED
-        for agent in range(debate.agents)
-    ]
-
-
 def answer_metrics(grades: Sequence[Sequence[Grade]], prefix: str) -> Metrics:
     """Accuracy of k answers to each question, by name ``prefix/…``, e.g. ``train_gsm8k`` or ``eval/direct/gsm8k``.
 
-    ``cons@k`` takes the most frequent answer; between equally frequent ones, the chance that a fair draw is right.
+    ``cons@k`` takes the most frequent answer; between equally frequent ones, the chance that a fair draw is right. What
+    could not be graded in time counts as not given, and is counted apart.
     """
     if not grades:
         return {}
@@ -96,16 +85,28 @@ def answer_metrics(grades: Sequence[Sequence[Grade]], prefix: str) -> Metrics:
         raise ValueError(f"pass@k needs the same number of answers to each question, got {sorted(ks)}")
     (k,) = ks
     every = [answer for answers in grades for answer in answers]
-    return {
-        f"{prefix}/format": float(np.mean([answer.format for answer in every])),
-        f"{prefix}/correct": float(np.mean([answer.correct for answer in every])),
-        f"{prefix}/pass@{k}": float(np.mean([any(answer.correct for answer in answers) for answers in grades])),
-        f"{prefix}/avg@{k}": float(np.mean([np.mean([answer.correct for answer in answers]) for answers in grades])),
-        f"{prefix}/cons@{k}": float(np.mean([_vote_is_right(answers) for answers in grades])),
-    }
+    graded = [answer for answer in every if not answer.timed_out]
+    metrics = {f"{prefix}/timed_out": float(len(every) - len(graded))} if len(graded) < len(every) else {}
+    if graded:
+        shares = [share for answers in grades if (share := share_right(answers)) is not None]
+        metrics |= {
+            f"{prefix}/format": float(np.mean([answer.format for answer in graded])),
+            f"{prefix}/correct": float(np.mean([answer.correct for answer in graded])),
+            f"{prefix}/pass@{k}": float(np.mean([any(answer.correct for answer in answers) for answers in grades])),
+            f"{prefix}/avg@{k}": float(np.mean(shares)),
+            f"{prefix}/cons@{k}": float(np.mean([vote_is_right(answers) for answers in grades])),
+        }
+    return metrics
 
 
-def _vote_is_right(answers: Sequence[Grade]) -> float:
+def share_right(answers: Sequence[Grade]) -> float | None:
+    """The share of right answers among those that could be graded in time; ``None`` if there are none."""
+    graded = [answer.correct for answer in answers if not answer.timed_out]
+    return sum(graded) / len(graded) if graded else None
+
+
+def vote_is_right(answers: Sequence[Grade]) -> float:
+    """Whether the most frequent answer is right; between equally frequent ones, the chance that a fair draw is."""
     given = Counter(answer.answer for answer in answers if answer.answer is not None)
     if not given:
         return 0.0

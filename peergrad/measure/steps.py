@@ -9,8 +9,9 @@ from itertools import combinations
 import numpy as np
 
 from peergrad.learn.train import Step
-from peergrad.measure.metrics import Metrics, answer_metrics, debate_metrics, final_grades
-from peergrad.measure.quality import truth, vote_quality
+from peergrad.measure.grades import final_grades, truth, turn_grades
+from peergrad.measure.metrics import Metrics, answer_metrics, debate_metrics
+from peergrad.measure.quality import vote_quality
 from peergrad.reward.rewards import Scored
 from peergrad.reward.tally import vote_due
 from peergrad.tasks.base import Task
@@ -83,10 +84,12 @@ def answers(batch: Sequence[Scored], task: Task, prefix: str | None = None) -> M
     """Accuracy and the quality of votes, where there is truth; how often all agents end on the same answer."""
     if not batch or not task.known:
         return {}
-    grades = [final_grades(scored.debate, task.grade) for scored in batch]
-    alike = [len({grade.answer for grade in given}) == 1 and given[0].answer is not None for given in grades]
-    metrics = answer_metrics(grades, prefix or f"train_{task.name}") | {"debates/same_answer": float(np.mean(alike))}
-    return metrics | vote_quality(batch, [truth(scored.debate, task.grade) for scored in batch])
+    debates = [scored.debate for scored in batch]
+    grades = turn_grades(debates, task.grade)
+    final = [final_grades(debate, given) for debate, given in zip(debates, grades, strict=True)]
+    alike = [len({grade.answer for grade in given}) == 1 and given[0].answer is not None for given in final]
+    metrics = answer_metrics(final, prefix or f"train_{task.name}") | {"debates/same_answer": float(np.mean(alike))}
+    return metrics | vote_quality(batch, [truth(given) for given in grades])
 
 
 def _agreement(scored: Scored) -> tuple[int, int]:

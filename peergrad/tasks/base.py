@@ -11,10 +11,14 @@ from peergrad.debate.types import Question
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """What a solution is worth. ``answer`` is normalised so that equal answers are equal strings; ``None``: none found."""
+    """What a solution is worth. ``answer`` is normalised so that equal answers are equal strings; ``None``: none found.
+
+    ``timed_out``: nobody knows, because comparing it took too long; that is not the same as wrong.
+    """
 
     correct: bool
     answer: str | None
+    timed_out: bool = False
 
     @property
     def format(self) -> bool:

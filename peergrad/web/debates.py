@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 
 from peergrad.debate.contract import said
 from peergrad.debate.protocols import Parallel
-from peergrad.debate.types import Debate, Question
-from peergrad.measure.metrics import final_grades
+from peergrad.debate.types import Debate
+from peergrad.measure.grades import Grader, final_grades, turn_grades
 from peergrad.reward.rewards import RewardRules, Scored, score
-from peergrad.tasks.base import Grade
 from peergrad.web.markup import Safe, clip, tag
 from peergrad.web.samples import Samples
-
-Grader = Callable[[Question, str], Grade]
 
 _TURNS = 24  # of a debate
 _LONGEST = 1500  # characters of a section
@@ -79,7 +75,7 @@ class _Shower:
         readable = sum(turn.parsed.error is None for turn in debate.turns)
         words = [f"{readable} of {len(debate.turns)} readable", f"{votes} vote{'s' * (votes != 1)}"]
         if debate.question.answer is not None:
-            right = sum(grade.correct for grade in final_grades(debate, self.grade))
+            right = sum(grade.correct for grade in final_grades(debate, turn_grades([debate], self.grade)[0]))
             words.append(f"{right} of {debate.agents} right")
         return ", ".join(words)
 

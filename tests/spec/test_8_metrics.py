@@ -11,8 +11,9 @@ from peergrad.learn.advantages import advantages
 from peergrad.learn.credit import credit
 from peergrad.learn.datums import datums
 from peergrad.learn.losses import optim_metrics
-from peergrad.measure.metrics import answer_metrics, debate_metrics, final_grades
-from peergrad.measure.quality import truth, vote_quality
+from peergrad.measure.grades import final_grades, truth, turn_grades
+from peergrad.measure.metrics import answer_metrics, debate_metrics
+from peergrad.measure.quality import vote_quality
 from peergrad.reward.rewards import RewardRules, score
 from peergrad.tasks.base import UNANSWERED, Grade, last_boxed
 from tests.helpers import full, parallel, played, sequential, short
@@ -92,7 +93,16 @@ def test_8_3_answers():  # SPEC 8.3
     )
     assert set(answer_metrics(grades, "eval/direct/gsm8k")) >= {"eval/direct/gsm8k/pass@3"}
     debate = played(Parallel(agents=3, max_rounds=2), lambda ask: ["hm", short(solution="\\boxed{42}"), short()][ask.agent])
-    assert final_grades(debate, exact) == [UNANSWERED, Grade(True, "42"), UNANSWERED]
+    assert final_grades(debate, turn_grades([debate], exact)[0]) == [UNANSWERED, Grade(True, "42"), UNANSWERED]
+    late = Grade(False, None, timed_out=True)  # nobody knows, so it is neither right nor wrong
+    assert answer_metrics([[right, late], [late, late]], "x") == {
+        "x/timed_out": 3,
+        "x/format": 1,
+        "x/correct": 1,
+        "x/pass@2": 0.5,
+        "x/avg@2": 1,
+        "x/cons@2": 0.5,
+    }
     with pytest.raises(ValueError, match="same number of answers"):
         answer_metrics([[right], [right, wrong]], "x")
     assert last_boxed(r"\boxed{1} then \boxed{\frac{1}{2}} \boxed{3") == r"\frac{1}{2}"
@@ -108,7 +118,7 @@ def test_8_4_vote_quality():  # SPEC 8.4
         return short(ballots.get(ask.turn, "N/A"), f"\\boxed{{{answers[ask.turn]}}}")
 
     debate = played(Parallel(agents=3, max_rounds=2), said)
-    right = truth(debate, exact)
+    right = truth(turn_grades([debate], exact)[0])
     assert right == (False, True, False, True, True, False)
     metrics = vote_quality([score(debate)], [right])
     assert metrics["votes/between_right_and_wrong"] == 2

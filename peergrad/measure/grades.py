@@ -1,0 +1,38 @@
+"""Which answers are right: every solution of some debates, graded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from peergrad.debate.protocols import solution
+from peergrad.debate.types import Debate, Question
+from peergrad.tasks.base import UNANSWERED, Grade
+
+Grader = Callable[[Question, str], Grade]
+Truth = tuple[bool | None, ...]
+
+
+def turn_grades(debates: Sequence[Debate], grade: Grader) -> list[tuple[Grade, ...]]:
+    """The grade of every turn of every debate; an unreadable one answers nothing."""
+    return [
+        tuple(
+            UNANSWERED if (said := solution(debate, turn)) is None else grade(debate.question, said) for turn in debate.turns
+        )
+        for debate in debates
+    ]
+
+
+def final_grades(debate: Debate, grades: Sequence[Grade]) -> list[Grade]:
+    """Each agent's last answer; one who never spoke has none."""
+    last = {turn.agent: grade for turn, grade in zip(debate.turns, grades, strict=True)}
+    return [last.get(agent, UNANSWERED) for agent in range(debate.agents)]
+
+
+def round_grades(debate: Debate, grades: Sequence[Grade], round_: int) -> list[Grade]:
+    """The answers given in a round."""
+    return list(grades[round_ * debate.agents : (round_ + 1) * debate.agents])
+
+
+def truth(grades: Sequence[Grade]) -> Truth:
+    """Per turn, whether it is right; ``None`` where the grader ran out of time, so that nobody knows."""
+    return tuple(None if grade.timed_out else grade.correct for grade in grades)
