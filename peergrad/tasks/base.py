@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 import typing
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from peergrad.debate.types import Question
+
+_AT_ONCE = 4  # as many as there are processes that compare expressions
 
 
 @dataclass(frozen=True, slots=True)
 class Grade:
     """What a solution is worth. ``answer`` is normalised so that equal answers are equal strings; ``None``: none found.
 
-    ``timed_out``: nobody knows, because comparing it took too long; that is not the same as wrong.
+    ``timed_out``: comparing took too long, so nobody knows. It is not a wrong answer, and must be counted apart.
     """
 
     correct: bool
@@ -27,6 +31,7 @@ class Grade:
 
 
 UNANSWERED = Grade(correct=False, answer=None)
+TIMED_OUT = Grade(correct=False, answer=None, timed_out=True)
 
 
 class Task(typing.Protocol):
@@ -43,6 +48,14 @@ class Task(typing.Protocol):
     def __getitem__(self, index: int, /) -> Question: ...
 
     def grade(self, question: Question, solution: str) -> Grade: ...
+
+
+def grade_all(task: Task, pairs: Sequence[tuple[Question, str]]) -> list[Grade]:
+    """A grade for each solution: equal ones are graded once, and slow ones at the same time."""
+    distinct = list(dict.fromkeys(pairs))
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        grades = dict(zip(distinct, threads.map(lambda pair: task.grade(*pair), distinct), strict=True))
+    return [grades[pair] for pair in pairs]
 
 
 _BRACE = re.compile(r"\\boxed\s*+\{|\\.|[{}]", re.DOTALL)

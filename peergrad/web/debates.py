@@ -138,6 +138,8 @@ class _Shower:
         if debate.question.answer is None or turn.parsed.error:
             return None
         grade = self.grade(debate.question, said(turn.text, turn.parsed, "solution"))
+        if grade.timed_out:
+            return tag("span", "○ not compared in time", class_="badge")
         if grade.answer is None:
             return tag("span", "○ no answer found", class_="badge")
         return (

@@ -10,11 +10,9 @@ from peergrad.config import TrainConfig, from_file
 from peergrad.debate.errors import UserError
 from peergrad.runs import files
 from peergrad.runs.folder import Run
-from peergrad.tasks.arithmetic import Arithmetic
-from peergrad.tasks.files import Questions
-from peergrad.tasks.open import BUILT_IN
+from peergrad.tasks.open import regrade
 from peergrad.web.curves import curves
-from peergrad.web.debates import Grader, side_by_side
+from peergrad.web.debates import side_by_side
 from peergrad.web.history import History, alarmed
 from peergrad.web.markup import Safe, clip, tag
 from peergrad.web.samples import samples
@@ -65,7 +63,7 @@ def report(run: Run) -> str:
         ),
         curves(history),
         tag("h2", "Debates"),
-        side_by_side(samples(run), settings.learn.reward, _grader(settings)),
+        side_by_side(samples(run), settings.learn.reward, regrade),
         tag("p", "Written by peergrad from the run's folder; the same folder gives the same page.", class_="end"),
     )
     return f"<!doctype html>\n{tag('html', head, tag('body', main), lang='en')}\n"
@@ -76,10 +74,6 @@ def _config(run: Run) -> TrainConfig | None:
         return from_file(TrainConfig(), run.path / "config.toml")
     except UserError:  # of another version, or damaged; what was logged can be shown all the same
         return None
-
-
-def _grader(settings: TrainConfig) -> Grader:
-    return Arithmetic().grade if settings.task.task in BUILT_IN else Questions("", ()).grade
 
 
 def _state(history: History, config: TrainConfig | None) -> str:
