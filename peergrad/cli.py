@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from peergrad import __version__
-from peergrad.config import TrainConfig, changed, from_file, preset, to_toml
+from peergrad.config import TrainConfig, preset
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
 from peergrad.debate.transcript import read_file
@@ -22,6 +22,7 @@ from peergrad.learn.advantages import Center, advantages
 from peergrad.reward.rewards import Reward, RewardRules, score
 from peergrad.reward.streams import Unjudged
 from peergrad.reward.tally import Ballots, SelfVotes
+from peergrad.settings import changed, from_file, to_toml
 
 app = tyro.extras.SubcommandApp()
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
-import tomllib
-import typing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +12,7 @@ from peergrad.debate.fields import nearest
 from peergrad.debate.prompts import Wording
 from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.learn.train import LearnRules
+from peergrad.settings import changed, within_bounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +81,7 @@ class WarmConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """Who answers and learns."""
+    """Who answers."""
 
     model: str = "smollm2"
     """An alias (smollm2), a hub id, a folder, or a GGUF file."""
@@ -94,20 +91,26 @@ class EngineConfig:
     """Precision of the base model; unset, float32 on a CPU and bfloat16 on a GPU."""
     threads: int | None = None
     """CPU threads; unset, one per core."""
-    rank: int = 32
-    """Rank of the LoRA adapter that is trained."""
-    alpha: float = 32.0
-    """Its scale is alpha / rank."""
     kv_gb: float = 4.0
     """Memory for keys and values while sampling, in GiB."""
     max_rows: int = 64
     """How many replies are sampled at the same moment, at most."""
+    deadline_s: float = 1800.0
+    """A sampler call that takes longer costs the debates it holds up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateConfig:
+    """What is trained, and how an update is made."""
+
+    rank: int = 32
+    """Rank of the LoRA adapter that is trained."""
+    alpha: float = 32.0
+    """Its scale is alpha / rank."""
     train_tokens: int = 4096
     """Tokens of a micro-batch; halved by itself when memory runs out."""
     max_grad_norm: float = 1.0
     """Gradients longer than this are scaled down to it."""
-    deadline_s: float = 1800.0
-    """A sampler call that takes longer costs the debates it holds up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,50 +140,14 @@ class TrainConfig:
     learn: LearnRules = field(default_factory=lambda: LearnRules(steps=100))
     warm: WarmConfig = field(default_factory=WarmConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
+    update: UpdateConfig = field(default_factory=UpdateConfig)
     keep: KeepConfig = field(default_factory=KeepConfig)
 
     def __post_init__(self) -> None:
-        for name, value in flat(self).items():
-            least, most = _BOUNDS.get(name, (None, None))
-            if isinstance(value, float) and not math.isfinite(value):
-                raise UserError(f"{name}: {value} is not possible; give a number")
-            if least is not None and value is not None and value < least:
-                raise UserError(f"{name}: {value} is not possible; give a whole number of at least {least}")
-            if most is not None and value is not None and value > most:
-                raise UserError(f"{name}: {value} is not possible; give a whole number of at most {most}")
-            if name in _ABOVE_0 and value is not None and value <= 0:
-                raise UserError(f"{name}: {value} is not possible; give a number above 0")
-            if isinstance(value, str | Path) and not _plain(str(value)):
-                raise UserError(f"{name}: {str(value)!r} is not text that can be written down; give another name")
+        within_bounds(self)
         if self.keep.eval_every and not self.task.eval_questions:
             raise UserError("eval_questions: 0 leaves nothing to evaluate on, but eval_every asks for it; give at least 1")
         self.debate.build()
-
-
-# Whole numbers: the least and, where more would only do harm, the most.
-_BOUNDS: dict[str, tuple[int, int | None]] = {
-    "steps": (1, None),
-    "batch": (1, None),
-    "max_staleness": (0, None),
-    "stop_after_bad": (1, None),
-    "eval_questions": (0, None),
-    "eval_debates": (0, None),
-    "eval_every": (0, None),
-    "save_every": (0, None),
-    "warm_steps": (0, None),
-    "warm_debates": (1, None),
-    "rank": (1, 4096),
-    "threads": (1, 1024),
-    "max_rows": (1, None),
-    "train_tokens": (1, None),
-    "seed": (0, 2**63 - 1),
-}
-_ABOVE_0 = ("lr", "warm_lr", "kv_gb", "max_grad_norm", "alpha", "deadline_s")
-
-
-def _plain(text: str) -> bool:
-    """Whether a text has no NUL and no bytes that are not characters."""
-    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 _DEMO = {
@@ -227,98 +194,3 @@ def preset(name: str) -> TrainConfig:
     if name not in PRESETS:
         raise UserError(f"preset: {name!r} is not known; {nearest(name, tuple(PRESETS))}")
     return changed(TrainConfig(), PRESETS[name][1], "preset")
-
-
-def flat(config: Any) -> dict[str, Any]:
-    """Every setting by its name, whatever section it is in: names are unique."""
-    found: dict[str, Any] = {}
-    for one in dataclasses.fields(config):
-        value = getattr(config, one.name)
-        found |= flat(value) if dataclasses.is_dataclass(value) else {one.name: value}
-    return found
-
-
-def changed(config: TrainConfig, settings: dict[str, Any], where: str) -> TrainConfig:
-    """The same with other settings, given by name."""
-    known = flat(config)
-    for name in settings:
-        if name not in known:
-            raise UserError(f"{where}: no setting is called {name!r}; {nearest(name, tuple(known))}")
-    return _changed(config, settings, where)
-
-
-def from_file(config: TrainConfig, path: Path) -> TrainConfig:
-    """The same with the settings of a TOML file; its sections are for the reader, names alone count."""
-    try:
-        raw = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise UserError(f"config: {path} can't be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:  # ValueError: not TOML, not UTF-8, a number of thousands of digits
-        raise UserError(f"config: {path} is not TOML ({error})") from None
-    settings: dict[str, Any] = {}
-    for name, value in raw.items():
-        settings |= value if isinstance(value, dict) else {name: value}
-    return changed(config, settings, str(path))
-
-
-def to_toml(config: TrainConfig) -> str:
-    """All settings as a TOML file that ``from_file`` reads back to the same; unset ones are commented out."""
-    lines: list[str] = []
-    for section in dataclasses.fields(config):
-        lines += [f"[{section.name}]"]
-        for name, value in flat(getattr(config, section.name)).items():
-            lines.append(f"# {name} is not set" if value is None else f"{name} = {_toml(value)}")
-        lines.append("")
-    return "\n".join(lines)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    escaped = "".join(
-        f"\\u{ord(char):04x}" if ord(char) < 32 or char == "\x7f" else "\\" + char if char in '"\\' else char
-        for char in str(value)
-    )
-    return f'"{escaped}"'
-
-
-def _changed(config: Any, settings: dict[str, Any], where: str) -> Any:
-    types = typing.get_type_hints(type(config))
-    new: dict[str, Any] = {}
-    for one in dataclasses.fields(config):
-        value = getattr(config, one.name)
-        if dataclasses.is_dataclass(value):
-            new[one.name] = _changed(value, settings, where)
-        elif one.name in settings:
-            new[one.name] = _checked(settings[one.name], types[one.name], one.name, where)
-    return dataclasses.replace(config, **new)
-
-
-def _checked(value: Any, wanted: Any, name: str, where: str) -> Any:
-    """A value of the type a setting has, or a sentence that says what would be right."""
-    options = typing.get_args(wanted)
-    origin = typing.get_origin(wanted)
-    if type(None) in options:
-        return None if value is None else _checked(value, next(o for o in options if o is not type(None)), name, where)
-    if origin is Literal:
-        if value not in options:
-            raise UserError(f"{where}, {name}: {value!r} is not known; {nearest(str(value), options)}")
-        return value
-    if origin is tuple:
-        if not isinstance(value, list | tuple):
-            raise UserError(f"{where}, {name}: {value!r} is not a list")
-        return tuple(_checked(item, options[0], name, where) for item in typing.cast("list[Any]", value))
-    if wanted is Path and isinstance(value, str | Path):
-        return Path(value)
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value) if abs(value) < 1e300 else math.inf
-    if type(value) is not wanted:
-        raise UserError(f"{where}, {name}: {value!r} is not possible; give {_KINDS.get(wanted, 'another value')}")
-    return value
-
-
-_KINDS: dict[Any, str] = {int: "a whole number", float: "a number", str: "text", bool: "true or false", Path: "a path"}

@@ -22,15 +22,11 @@ def turn_grades(debates: Sequence[Debate], grade: Grader) -> list[tuple[Grade, .
     ]
 
 
-def final_grades(debate: Debate, grades: Sequence[Grade]) -> list[Grade]:
-    """Each agent's last answer; one who never spoke has none."""
-    last = {turn.agent: grade for turn, grade in zip(debate.turns, grades, strict=True)}
+def final_grades(debate: Debate, grades: Sequence[Grade], rounds: int | None = None) -> list[Grade]:
+    """Each agent's last answer, or its last within so many rounds; one who did not speak has none."""
+    spoken = list(zip(debate.turns, grades, strict=True))
+    last = {turn.agent: grade for turn, grade in spoken[: None if rounds is None else rounds * debate.agents]}
     return [last.get(agent, UNANSWERED) for agent in range(debate.agents)]
-
-
-def round_grades(debate: Debate, grades: Sequence[Grade], round_: int) -> list[Grade]:
-    """The answers given in a round."""
-    return list(grades[round_ * debate.agents : (round_ + 1) * debate.agents])
 
 
 def truth(grades: Sequence[Grade]) -> Truth:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from peergrad.config import TrainConfig, from_file
+from peergrad.config import TrainConfig
 from peergrad.debate.errors import UserError
 from peergrad.runs import files
 from peergrad.runs.folder import Progress, Run
+from peergrad.settings import from_file
 
 _CARD = """\
 ---

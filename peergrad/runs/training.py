@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from peergrad.config import TrainConfig, flat, from_file, to_toml
+from peergrad.config import TrainConfig
 from peergrad.debate.errors import UserError
 from peergrad.debate.play import Played
 from peergrad.debate.sampler import Sampler
@@ -29,6 +29,7 @@ from peergrad.measure.steps import step_metrics
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.loggers import Loggers, open_loggers
 from peergrad.runs.watch import Nobody, Watcher
+from peergrad.settings import flat, from_file, to_toml
 from peergrad.tasks.arithmetic import Arithmetic, teacher
 from peergrad.tasks.base import Task
 from peergrad.tasks.files import fingerprint
@@ -110,18 +111,18 @@ def load_engine(config: TrainConfig, say: Callable[[str], None] = lambda _: None
         from peergrad.engines.local.lora import LoraRules
     except ImportError as error:
         raise UserError(f"model: the local engine needs {error.name}; pip install 'peergrad[local]'") from None
-    engine = config.engine
+    engine, update = config.engine, config.update
     return Local.load_model(
         engine.model,
         device=engine.device,
         dtype=engine.dtype,
         threads=engine.threads,
-        lora=LoraRules(rank=engine.rank, alpha=engine.alpha),
+        lora=LoraRules(rank=update.rank, alpha=update.alpha),
         seed=config.keep.seed,
         kv_gb=engine.kv_gb,
         max_rows=engine.max_rows,
-        train_tokens=engine.train_tokens,
-        max_grad_norm=engine.max_grad_norm,
+        train_tokens=update.train_tokens,
+        max_grad_norm=update.max_grad_norm,
         say=say,
     )
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from peergrad.config import TrainConfig, from_file
+from peergrad.config import TrainConfig
 from peergrad.debate.errors import UserError
 from peergrad.runs import files
 from peergrad.runs.folder import Run
+from peergrad.settings import from_file
 from peergrad.tasks.open import regrade
 from peergrad.web.curves import curves
 from peergrad.web.debates import side_by_side

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from peergrad.config import changed, preset, to_toml
+from peergrad.config import preset
 from peergrad.debate.personas import Persona
 from peergrad.debate.play import Played, play
 from peergrad.debate.protocols import Parallel, Sequential
@@ -18,6 +18,7 @@ from peergrad.measure.metrics import debate_metrics
 from peergrad.measure.steps import answers, form, seats
 from peergrad.reward.rewards import score
 from peergrad.runs.folder import Progress, Run
+from peergrad.settings import changed, to_toml
 from peergrad.tasks.arithmetic import Arithmetic, teacher
 from peergrad.web.history import BINS
 from peergrad.web.report import report, write_report

@@ -1,0 +1,152 @@
+"""Settings as nested frozen dataclasses: by name, in TOML, and refused early with a sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from peergrad.debate.errors import UserError
+from peergrad.debate.fields import nearest
+
+T = TypeVar("T")
+
+# Whole numbers: the least and, where more would only do harm, the most.
+_BOUNDS: dict[str, tuple[int, int | None]] = {
+    "steps": (1, None),
+    "batch": (1, None),
+    "max_staleness": (0, None),
+    "stop_after_bad": (1, None),
+    "eval_questions": (0, None),
+    "eval_debates": (0, None),
+    "eval_every": (0, None),
+    "save_every": (0, None),
+    "warm_steps": (0, None),
+    "warm_debates": (1, None),
+    "rank": (1, 4096),
+    "threads": (1, 1024),
+    "max_rows": (1, None),
+    "train_tokens": (1, None),
+    "seed": (0, 2**63 - 1),
+}
+_ABOVE_0 = ("lr", "warm_lr", "kv_gb", "max_grad_norm", "alpha", "deadline_s")
+
+
+def within_bounds(config: Any) -> None:
+    """Refuse settings that can't be, by name."""
+    for name, value in flat(config).items():
+        least, most = _BOUNDS.get(name, (None, None))
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"{name}: {value} is not possible; give a number")
+        if least is not None and value is not None and value < least:
+            raise UserError(f"{name}: {value} is not possible; give a whole number of at least {least}")
+        if most is not None and value is not None and value > most:
+            raise UserError(f"{name}: {value} is not possible; give a whole number of at most {most}")
+        if name in _ABOVE_0 and value is not None and value <= 0:
+            raise UserError(f"{name}: {value} is not possible; give a number above 0")
+        if isinstance(value, str | Path) and not _plain(str(value)):
+            raise UserError(f"{name}: {str(value)!r} is not text that can be written down; give another name")
+
+
+def _plain(text: str) -> bool:
+    """Whether a text has no NUL and no bytes that are not characters."""
+    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def flat(config: Any) -> dict[str, Any]:
+    """Every setting by its name, whatever section it is in: names are unique."""
+    found: dict[str, Any] = {}
+    for one in dataclasses.fields(config):
+        value = getattr(config, one.name)
+        found |= flat(value) if dataclasses.is_dataclass(value) else {one.name: value}
+    return found
+
+
+def changed(config: T, settings: Mapping[str, Any], where: str) -> T:
+    """The same with other settings, given by name."""
+    known = flat(config)
+    for name in settings:
+        if name not in known:
+            raise UserError(f"{where}: no setting is called {name!r}; {nearest(name, tuple(known))}")
+    return _changed(config, settings, where)
+
+
+def from_file(config: T, path: Path) -> T:
+    """The same with the settings of a TOML file; its sections are for the reader, names alone count."""
+    try:
+        raw = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"config: {path} can't be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:  # ValueError: not TOML, not UTF-8, a number of thousands of digits
+        raise UserError(f"config: {path} is not TOML ({error})") from None
+    settings: dict[str, Any] = {}
+    for name, value in raw.items():
+        settings |= value if isinstance(value, dict) else {name: value}
+    return changed(config, settings, str(path))
+
+
+def to_toml(config: Any) -> str:
+    """All settings as a TOML file that ``from_file`` reads back to the same; unset ones are commented out."""
+    lines: list[str] = []
+    for section in dataclasses.fields(config):
+        lines += [f"[{section.name}]"]
+        for name, value in flat(getattr(config, section.name)).items():
+            lines.append(f"# {name} is not set" if value is None else f"{name} = {_toml(value)}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    escaped = "".join(
+        f"\\u{ord(char):04x}" if ord(char) < 32 or char == "\x7f" else "\\" + char if char in '"\\' else char
+        for char in str(value)
+    )
+    return f'"{escaped}"'
+
+
+def _changed(config: Any, settings: Mapping[str, Any], where: str) -> Any:
+    types = typing.get_type_hints(type(config))
+    new: dict[str, Any] = {}
+    for one in dataclasses.fields(config):
+        value = getattr(config, one.name)
+        if dataclasses.is_dataclass(value):
+            new[one.name] = _changed(value, settings, where)
+        elif one.name in settings:
+            new[one.name] = _checked(settings[one.name], types[one.name], one.name, where)
+    return dataclasses.replace(config, **new)
+
+
+def _checked(value: Any, wanted: Any, name: str, where: str) -> Any:
+    """A value of the type a setting has, or a sentence that says what would be right."""
+    options = typing.get_args(wanted)
+    origin = typing.get_origin(wanted)
+    if type(None) in options:
+        return None if value is None else _checked(value, next(o for o in options if o is not type(None)), name, where)
+    if origin is Literal:
+        if value not in options:
+            raise UserError(f"{where}, {name}: {value!r} is not known; {nearest(str(value), options)}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise UserError(f"{where}, {name}: {value!r} is not a list")
+        return tuple(_checked(item, options[0], name, where) for item in typing.cast("list[Any]", value))
+    if wanted is Path and isinstance(value, str | Path):
+        return Path(value)
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value) if abs(value) < 1e300 else math.inf
+    if type(value) is not wanted:
+        raise UserError(f"{where}, {name}: {value!r} is not possible; give {_KINDS.get(wanted, 'another value')}")
+    return value
+
+
+_KINDS: dict[Any, str] = {int: "a whole number", float: "a number", str: "text", bool: "true or false", Path: "a path"}
