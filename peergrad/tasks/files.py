@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,8 @@ from pathlib import Path
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field, nearest
 from peergrad.debate.types import Question
-from peergrad.tasks.base import UNANSWERED, Grade, last_boxed
-from peergrad.tasks.numbers import as_number
+from peergrad.tasks.base import Grade
+from peergrad.tasks.grading import grade
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +35,8 @@ class Questions:
         return self.questions[index]
 
     def grade(self, question: Question, solution: str) -> Grade:
-        """Numbers are compared as numbers, anything else as text, letter case and blanks aside."""
-        boxed = last_boxed(solution)
-        if boxed is None or question.answer is None:
-            return UNANSWERED
-        given, right = (_normal(text) for text in (boxed, question.answer))
-        return Grade(correct=given == right, answer=given)
+        """What is in the last box, compared as a number, as words, or as mathematics."""
+        return grade(question, solution)
 
 
 def read_questions(path: Path, question_field: str = "question", answer_field: str = "answer") -> Questions:
@@ -99,8 +94,3 @@ def _csv(raw: bytes, path: Path) -> Iterator[tuple[int, Field]]:
             yield number, Field(row, where)
     except csv.Error as error:
         raise UserError(f"{path}, line {reader.line_num}: is not CSV ({error})") from None
-
-
-def _normal(text: str) -> str:
-    number = as_number(text)
-    return str(number) if number is not None else re.sub(r"\s+", " ", text).strip().casefold()

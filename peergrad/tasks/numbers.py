@@ -1,24 +1,151 @@
-"""Numbers as people write them."""
+"""Numbers as people write them: exact, and only where there is no doubt."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from fractions import Fraction
 
-_NUMBER = re.compile(r"([+-]?)(\d{1,3}(?:,\d{3})+|\d+)?(\.\d*)?", re.ASCII)
-_LONGEST = 200
+from peergrad.tasks.latex import QUOTED, THIN, plain, unwrapped
+
+_LONGEST = 200  # no number is that long, and turning digits into one is not linear
+_MONEY = "$€£¥₹¢"
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A number that was read: its value as written, whether it is so many per cent, and how many decimals it has."""
+
+    value: Fraction
+    percent: bool = False
+    decimals: int = 0
+
+    def same(self, other: Amount) -> bool:
+        """Whether both are one answer: 50 % may be written 50 or 0.5, and a third may be written 0.333333."""
+        return self.value == other.value or self._exact == other._exact or self._close(other) or other._close(self)
+
+    @property
+    def _exact(self) -> Fraction:
+        return self.value / 100 if self.percent else self.value
+
+    def _close(self, decimal: Amount) -> bool:
+        """Whether a decimal stands for this fraction, which no decimal can equal."""
+        endless = (10**_LONGEST) % self.value.denominator != 0
+        return endless and decimal.decimals >= 6 and abs(self.value - decimal.value) < Fraction(1, 10**6)
 
 
 def as_number(text: str) -> Fraction | None:
-    """The number that a text is, exactly: digits, thousands commas, a decimal point, a sign, a dollar; else ``None``.
+    """The number that a text is, exactly, or ``None``.
 
-    Example: ``as_number("$1,234.50") == Fraction(2469, 2)``
+    Example: ``as_number(r"\\$1,234.50 \\text{ per day}") == Fraction(2469, 2)``
     """
+    amount = as_amount(text)
+    return None if amount is None else amount.value
+
+
+def as_amount(text: str, *, named: bool = False) -> Amount | None:
+    """The same with how it was written. ``named``: it may begin with a name, as in ``x = 5``."""
     text = text.strip()
-    if len(text) > _LONGEST:  # no answer is that long, and turning digits into a number is not linear
+    if len(text) > _LONGEST:
         return None
-    text = text.replace("\\$", "").replace("$", "").replace("\u2212", "-").strip()
-    match = _NUMBER.fullmatch(text)
-    if not match or not (match[2] or (match[3] or "").strip(".")):
+    text = plain(text)
+    if named:
+        text = unwrapped(_NAMED.sub("", text, count=1))
+    before = _BEFORE.match(text := _bare(text))
+    assert before
+    read = _read(text[before.end() :])
+    if read is None or (before[1] and before[2]):
         return None
-    return Fraction(f"{match[1]}{(match[2] or '0').replace(',', '')}{(match[3] or '').rstrip('.')}")
+    value, decimals, rest = read
+    percent = _unit(rest)
+    if percent is None:
+        return None
+    return Amount(-value if "-" in (before[1], before[2]) else value, percent, decimals)
+
+
+def _bare(text: str) -> str:
+    """Without brackets around all of it."""
+    for opening, closing in ("{}", "()"):
+        inside = text[1:-1]
+        if text[:1] == opening and text[-1:] == closing and opening not in inside and closing not in inside:
+            text = inside.strip()
+    return text
+
+
+_B = r"[ \u2009]*+"
+_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]{1,3}(?:\u2009[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+"
+_NAME = rf"[A-Za-z](?:_(?:[A-Za-z0-9]|\{{[^{{}}]{{1,10}}\}}))?|{QUOTED}[A-Za-z ]+{QUOTED}|[A-Za-z]{{2,20}}"
+_NAMED = re.compile(rf"(?:{_NAME})\s*=\s*")
+_BEFORE = re.compile(rf"([+-]?){_B}(?:(?:US)?[{_MONEY}]|USD\b|EUR\b|GBP\b)?{_B}([+-]?){_B}")
+_MIXED = re.compile(rf"([0-9]+)[ \u2009]++([0-9]+){_B}/{_B}([0-9]+)")
+_FRAC = re.compile(rf"([0-9]*){_B}\\frac{_B}(\{{[^{{}}]*\}}|[0-9]){_B}(\{{[^{{}}]*\}}|[0-9])")
+_RATIO = re.compile(rf"({_DIGITS}){_B}/{_B}({_DIGITS})")
+_TEN = rf"{_B}(?:\\times|\\cdot|[×·*x]){_B}10{_B}\^{_B}(?:\{{{_B}([+-]?[0-9]{{1,2}}){_B}\}}|(-?[0-9])(?![0-9]))"
+_POWER = re.compile(rf"({_DIGITS})(?:{_TEN}|[eE]([+-]?[0-9]{{1,2}})(?![0-9]))")
+_DECIMAL = re.compile(rf"({_DIGITS})")
+_SIGNED = re.compile(rf"{_B}(-?){_B}({_DIGITS}){_B}")
+
+
+def _read(text: str) -> tuple[Fraction, int, str] | None:
+    """The number a text begins with, how many decimals it has, and what follows; the first form that fits decides."""
+    if found := _MIXED.match(text) or _FRAC.match(text):
+        top, low = _signed(found[2]), _signed(found[3])
+        if top is None or not low or (found[1] and not 0 < top < low):
+            return None
+        return int(found[1] or "0") + top / low, 0, text[found.end() :]
+    if found := _RATIO.match(text):
+        low = _exact(found[2])
+        return (_exact(found[1]) / low, 0, text[found.end() :]) if low else None
+    if found := _POWER.match(text):
+        power = int(found[2] or found[3] or found[4])
+        return _exact(found[1]) * Fraction(10) ** power, 0, text[found.end() :]
+    if found := _DECIMAL.match(text):
+        return _exact(found[1]), len(found[1].partition(".")[2]), text[found.end() :]
+    return None
+
+
+def _exact(digits: str) -> Fraction:
+    return Fraction(digits.replace(",", "").replace(THIN, "").rstrip("."))
+
+
+def _signed(argument: str) -> Fraction | None:
+    found = _SIGNED.fullmatch(argument.strip("{}"))
+    return None if not found else -_exact(found[2]) if found[1] else _exact(found[2])
+
+
+# Units short enough to be taken for unknowns, and words that change the number they follow.
+_SHORT = set("cm mm km kg mg ml mL ft in lb lbs oz mi yd yds hr hrs min sec mph kph cents USD EUR GBP am pm of".split())
+_OTHER = set(
+    "or and to than more less least most between hundred hundreds thousand thousands million millions billion billions"
+    " trillion trillions dozen dozens half halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths"
+    " seventh sevenths eighth eighths ninth ninths tenth tenths hundredth hundredths thousandth thousandths score times"
+    " squared cubed factorial plus minus mod modulo sqrt root sin cos tan cot sec csc log exp lim max arcsin arccos arctan"
+    " infinity alpha beta gamma delta epsilon theta lambda sigma omega phi not"
+    " one two three four five six seven eight nine ten".split()
+)
+_PERCENT = ("%", "percent", "percentage")
+_UNIT = re.compile(rf"[ \u2009]+|[A-Za-z]+(?:[-'’][A-Za-z]+)*|[{_MONEY}%°/]|\^{_B}\{{?{_B}\\circ{_B}\}}?|\^\{{?[23]\}}?|[²³]")
+
+
+def _unit(text: str) -> bool | None:
+    """Whether what follows a number says per cent; ``None`` if it is more than a unit."""
+    percent, before = False, ""
+    for index, piece in enumerate(text.rstrip().removesuffix(".").split(QUOTED)):
+        at = 0
+        while at < len(piece):
+            found = _UNIT.match(piece, at)
+            if not found or not _fits(found[0], before, index % 2 == 1):
+                return None
+            percent = percent or found[0].lower() in _PERCENT
+            at, before = found.end(), found[0]
+    return percent
+
+
+def _fits(word: str, before: str, quoted: bool) -> bool:
+    if word[0] in "²³" or word[:2] in ("^2", "^3", "^{") and "circ" not in word:
+        return before[:1].isalpha()
+    if not word[0].isalpha() or (before == "°" and word in "CF"):
+        return True
+    if word.lower() in _OTHER:
+        return False
+    return quoted or word in _SHORT or (len(word) >= 3 and before != "")

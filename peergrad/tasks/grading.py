@@ -1,0 +1,81 @@
+"""Whether the boxed answer of a solution is the right one: as a number, as words, or as mathematics."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+
+from peergrad.debate.types import Question
+from peergrad.tasks.base import TIMED_OUT, UNANSWERED, Grade, last_boxed
+from peergrad.tasks.latex import flat
+from peergrad.tasks.numbers import as_amount
+from peergrad.tasks.pool import Pool, installed
+
+# The longest answer that is looked at as mathematics; longer ones are compared as text.
+_LONGEST = 1000
+_WORDS = re.compile(r"[^\W\d_](?:[^\W\d_]|[ .,;:'’\"“”!?&()-])*")
+_WORD = re.compile(r"[^\W\d_]{3}|\b[^\W\d_]\b|\b[A-Z]|\bno\b")
+_FUNCTIONS = re.compile(r"\b(?:sin|cos|tan|cot|sec|csc|log|exp|sqrt|lim|max|min|arcsin|arccos|arctan|infinity)\b", re.I)
+# Two numbers side by side are two answers, or one with a blank in it, and no product or sum, as a parser would have it.
+_SIDE_BY_SIDE = re.compile(r"[^\\]*?\d\s+\d[^\\]*")
+
+POOL = Pool()
+
+
+def grade(question: Question, solution: str) -> Grade:
+    """What is in the last ``\\boxed{}``, compared with the question's answer."""
+    boxed = last_boxed(solution)
+    if not boxed or question.answer is None:
+        return UNANSWERED
+    if len(boxed) > _LONGEST or len(question.answer) > _LONGEST:
+        given, right = flat(boxed), flat(question.answer)
+        return Grade(given == right, _short(given))
+    return _compared(question.answer, boxed)
+
+
+def needs_math(gold: str) -> bool:
+    """Whether answers can be compared with this one only as mathematics."""
+    return as_amount(gold) is None and not _is_words(gold)
+
+
+@functools.lru_cache(maxsize=20_000)
+def _compared(gold: str, boxed: str) -> Grade:
+    """Right answers all get the name of the right one, so that votes for it add up however it is spelled."""
+    given, right = as_amount(boxed, named=True), as_amount(gold)
+    if given and right:
+        same = given.same(right)
+        return Grade(same, str((right if same else given).value))
+    name = str(right.value) if right else _text(gold)
+    if _text(boxed) == name or flat(boxed) == flat(gold):
+        return Grade(True, name)
+    if given and _is_words(gold):
+        return Grade(False, str(given.value))
+    if _is_words(gold) or _SIDE_BY_SIDE.fullmatch(flat(boxed)) or not installed():
+        return Grade(False, _text(boxed))
+    verdict = POOL.compare(gold, boxed)
+    if verdict is None:
+        return TIMED_OUT
+    if verdict.equal:
+        return Grade(True, name)
+    return Grade(False, str(given.value) if given else _short(verdict.name) or _text(boxed))
+
+
+def _is_words(text: str) -> bool:
+    """Whether an answer is words and not unknowns: quoted as text, or letters that are no product."""
+    words = flat(text)
+    if not _WORDS.fullmatch(words) or _FUNCTIONS.search(words):
+        return False
+    return "\\" in text or _WORD.search(words) is not None
+
+
+def _text(text: str) -> str:
+    """An answer as text; words in small letters, without what is around them."""
+    found = flat(text)
+    words = found.strip(" .,;:'’\"“”!?()").casefold()
+    return _short(words if words and _WORDS.fullmatch(words) else found)
+
+
+def _short(text: str) -> str:
+    """A name for a text of any length, which no other text has."""
+    return text if len(text) <= 100 else f"{text[:60]}… {hashlib.sha256(text.encode(errors='replace')).hexdigest()[:16]}"
