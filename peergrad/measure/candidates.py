@@ -13,7 +13,7 @@ from peergrad.debate.types import Debate
 from peergrad.learn.advantages import Values, advantages, has_signal
 from peergrad.measure.grades import Grader, Truth, final_grades, truth, turn_grades
 from peergrad.reward.rewards import RewardRules, Scored, score_votes
-from peergrad.reward.tally import Tally, tally
+from peergrad.reward.tally import Ballots, SelfVotes, Tally, tally
 
 Array = NDArray[np.float64]
 
@@ -73,8 +73,11 @@ class Compared:
 
 def compare(debate: Debate, named: Mapping[str, RewardRules], grade: Grader) -> Compared:
     """Score a debate under each of the named rules, its votes counted once for each way of counting."""
-    counting = {(rules.self_votes, rules.ballots) for rules in named.values()}
-    tallies = {(selves, ballots): tally(debate, self_votes=selves, ballots=ballots) for selves, ballots in counting}
+    tallies: dict[tuple[SelfVotes, Ballots], Tally] = {}
+    for rules in named.values():
+        if (rules.self_votes, rules.ballots) not in tallies:
+            counted = tally(debate, self_votes=rules.self_votes, ballots=rules.ballots)
+            tallies[rules.self_votes, rules.ballots] = counted
     scored = {name: score_votes(debate, tallies[rules.self_votes, rules.ballots], rules) for name, rules in named.items()}
     centred = {name: advantages([one])[0] for name, one in scored.items()}
     right: Truth | None = None

@@ -175,7 +175,8 @@ def _share(rows: Sequence[Compared], values: Sequence[float]) -> Interval | None
     if not rows:
         return None
     place_D = _questions(rows)
-    return ratio(np.bincount(place_D, values), np.bincount(place_D).astype(np.float64))
+    counted_Q, all_Q = np.bincount(place_D, values), np.bincount(place_D)
+    return ratio(counted_Q.astype(np.float64), all_Q.astype(np.float64))
 
 
 def _questions(rows: Sequence[Compared]) -> NDArray[np.int64]:
