@@ -37,6 +37,18 @@ def test_what_rewards_need_is_read_without_prompts_and_tokens(tmp_path):
     path = tmp_path / "debates.jsonl"
     path.write_bytes(line + b"\n")
     assert list(read_file(path, thin=True)) == [load(line, thin=True)]
+    for odd in (
+        {"a": "}"},
+        {"a": "{"},
+        {"a": {"b": [1]}, "c": "}"},
+        {"a": '"}'},
+        {"a": "\\"},
+        {"tokens": {"ids": []}},
+        3,
+        {},
+    ):
+        text = json.dumps(LINE | {"turns": [TURN | {"tokens": odd}, TURN | {"agent": 1, "tokens": TOKENS}], "tokens": odd})
+        assert load(text.encode(), thin=True) == load(text, thin=True)
     # Tokens that could not be used are not looked at; anything else is still refused, and where it is.
     spoilt = json.dumps(LINE | {"turns": [TURN | {"tokens": TOKENS | {"ids": [2]}, "asked": 3}]})
     assert len(load(spoilt.encode(), thin=True).turns) == 1

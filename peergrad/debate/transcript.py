@@ -7,7 +7,6 @@ a dialogue that continues an earlier turn's names that turn.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, fields
 from itertools import pairwise
@@ -28,8 +27,7 @@ Kind = type[Sequential] | type[Parallel] | type[Direct]
 _PROTOCOLS: dict[str, Kind] = {"sequential": Sequential, "parallel": Parallel, "direct": Direct}
 _ROLES = ("system", "user", "assistant")
 _INT32 = 2**31 - 1
-# Tokens as ``dump`` writes them: names and numbers. Quotes within text are escaped, so no text can look like this.
-_TOKENS = re.compile(rb'"tokens": \{[^{}"]*+(?:"[a-z]+"[^{}"]*+)*+\}')
+_TOKENS = b'"tokens": {'  # within text, quotes are escaped, so that no text can look like this
 
 
 def dump(debate: Debate, *, thin: bool = False) -> str:
@@ -94,20 +92,31 @@ def read_file(path: Path, *, thin: bool = False) -> Iterator[Debate]:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-                if line.strip():
+                if line and not line.isspace():
                     yield load(line, f"{path}, line {number}", thin=thin)
     except OSError as error:
         raise UserError(f"{path}: can't be read ({error.strerror}); give the path of a transcript file") from None
 
 
 def _parse_thin(line: str | bytes, where: str) -> Field:
-    """The line without its tokens, most of it, which would only be read to be thrown away."""
-    if isinstance(line, str):
-        return Field.parse(line, where)
     try:
-        return Field.parse(_TOKENS.sub(b'"tokens": {}', line), where)
+        return Field.parse(_without_tokens(line) if isinstance(line, bytes) else line, where)
     except UserError:
         return Field.parse(line, where)  # says where in the line as it is
+
+
+def _without_tokens(line: bytes) -> bytes:
+    """The line with empty tokens: most of it would only be read to be thrown away. Linear in its length."""
+    parts: list[bytes] = []
+    done = at = 0
+    while (start := line.find(_TOKENS, at)) >= 0 and (end := line.find(b"}", start)) >= 0:
+        held = line[start + len(_TOKENS) : end]
+        # Then the bracket is in no text and closes what was opened.
+        if b"{" not in held and b"\\" not in held and held.count(b'"') % 2 == 0:
+            parts.append(line[done : start + len(_TOKENS)])
+            done = end
+        at = end
+    return b"".join([*parts, line[done:]])
 
 
 def _dump_turn(debate: Debate, index: int, thin: bool) -> dict[str, Any]:
