@@ -12,6 +12,7 @@ from peergrad.debate.fields import nearest
 from peergrad.debate.prompts import Wording
 from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.learn.train import LearnRules
+from peergrad.measure.budget import Cost
 from peergrad.settings import changed, within_bounds
 
 
@@ -52,15 +53,19 @@ class TaskConfig:
     """What is debated."""
 
     task: str = "arithmetic"
-    """A built-in task (arithmetic), or a .jsonl or .csv file with one question a row."""
+    """Arithmetic, a known dataset (gsm8k, math, aime, svamp, longwriter, mt-bench) or its file (gsm8k:PATH), or any file."""
     question_field: str = "question"
     """The field or column of a file that holds the question."""
     answer_field: str = "answer"
     """The field or column that holds the answer; a file without it has no truth, and needs none."""
+    skip_bad: bool = False
+    """Leave out rows that can't be used and say how many, instead of stopping."""
     level: int = 1
     """Arithmetic: from 1, single digits, to 5, two operations."""
     eval_questions: int = 0
     """How many questions are held out to evaluate on; 0 for no evaluation."""
+    eval_task: str = ""
+    """Questions to evaluate on, if not the last of the task's: the same forms as task."""
     eval_debates: int = 0
     """How many of them are also debated when evaluating."""
 
@@ -147,6 +152,44 @@ class TrainConfig:
         within_bounds(self)
         if self.keep.eval_every and not self.task.eval_questions:
             raise UserError("eval_questions: 0 leaves nothing to evaluate on, but eval_every asks for it; give at least 1")
+        self.debate.build()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureConfig:
+    """What an evaluation measures."""
+
+    mode: Literal["debate", "direct", "role-averaged"] = "debate"
+    """Debate with itself, beside what the same tokens give without; no debate; or each seat in turn against opponents."""
+    questions: int = 100
+    """How many questions, from the first; 0 is all."""
+    opponent: str = "base"
+    """Role-averaged: who holds the other seats: base (the model without its adapter), or whatever model may be."""
+    samples: int | None = None
+    """How many independent answers pass@k, avg@k and cons@k are of; unset, as many as there are agents."""
+    sample_temperature: float = 0.7
+    """Their temperature, and that of the majority vote that costs as much as a debate."""
+    cost: Cost = "processed"
+    """What equal cost means: all tokens processed, prompts included, or only those sampled."""
+    out: Path | None = None
+    """The folder of the result; unset, evals/ in the run's folder or here. The same command goes on with what is there."""
+    seed: int = 0
+    """Makes an evaluation on a CPU repeatable."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig:
+    """An evaluation."""
+
+    measure: MeasureConfig = field(default_factory=MeasureConfig)
+    debate: DebateConfig = field(default_factory=DebateConfig)
+    task: TaskConfig = field(default_factory=TaskConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+
+    def __post_init__(self) -> None:
+        within_bounds(self)
+        if self.measure.sample_temperature <= 0 and self.measure.mode != "role-averaged":
+            raise UserError("sample_temperature: independent answers need a temperature above 0")
         self.debate.build()
 
 

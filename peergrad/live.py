@@ -26,6 +26,9 @@ SHOWN = (
 )
 
 
+_PATIENCE_S = 20.0
+
+
 class Screen:
     """A watcher for people. Everything a model or a file said is made harmless before it is shown."""
 
@@ -52,6 +55,11 @@ class Screen:
         """Give the terminal back."""
         if self._terminal:
             self._live.stop()
+
+    @property
+    def patience_s(self) -> float:
+        """A step under way is worth waiting for, but not for longer than this: it will be repeated."""
+        return _PATIENCE_S if self.phase in ("training", "saving", "warm start") else 0.0
 
     def say(self, sentence: str) -> None:
         self._console.print(Text(visible(sentence)), soft_wrap=True)

@@ -21,6 +21,8 @@ _BOUNDS: dict[str, tuple[int, int | None]] = {
     "batch": (1, None),
     "max_staleness": (0, None),
     "stop_after_bad": (1, None),
+    "questions": (0, None),
+    "samples": (1, None),
     "eval_questions": (0, None),
     "eval_debates": (0, None),
     "eval_every": (0, None),

@@ -34,6 +34,11 @@ class Trainer(typing.Protocol):
         """A sampler of the weights as they are now; later steps do not change it."""
         ...
 
+    @property
+    def context(self) -> int:
+        """The longest sequence it takes, prompt and reply, in tokens."""
+        ...
+
     def tokens(self, ask: Ask, text: str) -> Tokens:
         """Somebody else's words as the tokens of a reply, with log-probability 0: what a lesson is made of."""
         ...

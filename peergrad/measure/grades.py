@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from peergrad.debate.protocols import solution
-from peergrad.debate.types import Debate, Question
-from peergrad.tasks.base import UNANSWERED, Grade
+from peergrad.debate.types import Debate
+from peergrad.tasks.base import UNANSWERED, Grade, Grader, grade_all
 
-Grader = Callable[[Question, str], Grade]
 Truth = tuple[bool | None, ...]
 
 
 def turn_grades(debates: Sequence[Debate], grade: Grader) -> list[tuple[Grade, ...]]:
     """The grade of every turn of every debate; an unreadable one answers nothing."""
-    return [
-        tuple(
-            UNANSWERED if (said := solution(debate, turn)) is None else grade(debate.question, said) for turn in debate.turns
-        )
-        for debate in debates
-    ]
+    said = [(debate, solution(debate, turn)) for debate in debates for turn in debate.turns]
+    graded = iter(grade_all(grade, [(debate.question, text) for debate, text in said if text is not None]))
+    every = iter([UNANSWERED if text is None else next(graded) for _, text in said])
+    return [tuple(next(every) for _ in debate.turns) for debate in debates]
 
 
 def final_grades(debate: Debate, grades: Sequence[Grade], rounds: int | None = None) -> list[Grade]:

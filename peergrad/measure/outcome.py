@@ -1,4 +1,4 @@
-"""What an evaluation found, question by question (SPEC 9.1): the values that tables, intervals and comparisons are made of."""
+"""What an evaluation found, question by question (SPEC 9.1): what tables, intervals and comparisons are made of."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ import numpy as np
 
 from peergrad.debate.types import Debate
 from peergrad.measure.budget import Cost, affordable, cost
-from peergrad.measure.grades import Grader, final_grades, truth, turn_grades
+from peergrad.measure.grades import final_grades, truth, turn_grades
 from peergrad.measure.metrics import share_right, vote_is_right
 from peergrad.measure.quality import vote_counts, winner_is_right
 from peergrad.reward.pairwise import win_rate
 from peergrad.reward.rewards import Scored, score
 from peergrad.reward.tally import vote_due
-from peergrad.tasks.base import Grade
+from peergrad.tasks.base import Grade, Grader
 
 
 @dataclass(frozen=True)
 class Outcome:
     """Per question: how right each method is, what it cost, and counts of what else was seen.
 
-    ``values[name][q]`` is in [0, 1], NaN where a question has no value. ``tokens`` are of the methods that have a cost of
-    their own. ``counts[name][q]`` is a part and a whole, to be summed over questions.
+    ``values[name][q]`` is in [0, 1], NaN where a question has no value; a name is a way of answering and what is measured
+    of it, such as ``debate/winner``. ``tokens`` are of the ways that have a cost of their own. ``counts[name][q]`` is a part
+    and a whole, to be summed over questions.
     """
 
     questions: tuple[str, ...]
@@ -37,22 +38,20 @@ class Outcome:
 Answers = Sequence[Debate]
 
 
-def direct_outcome(ids: Sequence[str], direct: Answers, samples: Sequence[Answers], k: int, grade: Grader) -> Outcome:
-    """The likeliest answer, and k independent ones: pass@k, avg@k, cons@k."""
+def direct_outcome(
+    ids: Sequence[str], direct: Answers, samples: Sequence[Answers], k: int, grade: Grader, by: Cost
+) -> Outcome:
+    """The likeliest answer, and the first k of independent ones, if there are any: pass@k, avg@k, cons@k."""
     greedy = _last_answers(direct, grade)
-    drawn = [_last_answers(answers[:k], grade) for answers in samples]
-    values = {
-        "direct": [_share([answer]) for answer in greedy],
-        f"pass@{k}": [float(any(answer.correct for answer in answers)) for answers in drawn],
-        f"avg@{k}": [_share(answers) for answers in drawn],
-        f"cons@{k}": [vote_is_right(answers) for answers in drawn],
-    }
-    tokens = {
-        "direct": [_tokens([debate]) for debate in direct],
-        f"cons@{k}": [_tokens(answers[:k]) for answers in samples],
-    }
-    counts = _counts([_late([first, *answers]) for first, answers in zip(greedy, drawn, strict=True)])
-    return Outcome(tuple(ids), values, tokens, counts)
+    values = {"direct/correct": [_share([answer]) for answer in greedy]}
+    tokens = {"direct/correct": [_tokens([debate], by) for debate in direct]}
+    counts = [_late([answer]) for answer in greedy]
+    if any(samples):
+        drawn = [_last_answers(answers[:k], grade) for answers in samples]
+        values |= _at_k(drawn, k, "direct")
+        tokens[f"direct/cons@{k}"] = [_tokens(answers[:k], by) for answers in samples]
+        counts = [_late([answer, *answers]) for answer, answers in zip(greedy, drawn, strict=True)]
+    return Outcome(tuple(ids), values, tokens, _counts(counts))
 
 
 def debate_outcome(
@@ -70,15 +69,16 @@ def debate_outcome(
     rounds = max((-(-len(debate.turns) // debate.agents) for debate in debates), default=0)
     values: dict[str, list[float]] = {}
     for round_ in range(rounds):
-        values[f"vote after round {round_ + 1}"] = [
+        values[f"debate/vote_after_round_{round_ + 1}"] = [
             vote_is_right(final_grades(debate, given, round_ + 1)) for debate, given in zip(debates, graded, strict=True)
         ]
     final = [final_grades(debate, given) for debate, given in zip(debates, graded, strict=True)]
-    values["an agent at the end"] = [_share(answers) for answers in final]
-    values["winner by votes"] = [winner_is_right(one, right) for one, right in zip(scored, truths, strict=True)]
-    budgets = [int(_tokens([debate], by)) for debate in debates] if all_counted(debates) else None
-    tokens = {"debate": [_tokens([debate], by) for debate in debates]}
-    for name, drawn in (("majority vote, equal cost", samples), ("self-correction, equal cost", alone)):
+    values["debate/correct"] = [_share(answers) for answers in final]
+    values |= _at_k(final, len(final[0]) if final else 0, "debate")
+    values["debate/winner"] = [winner_is_right(one, right) for one, right in zip(scored, truths, strict=True)]
+    budgets = [int(_tokens([debate], by)) for debate in debates] if counted(debates) else None
+    tokens = {"debate/correct": [_tokens([debate], by) for debate in debates]}
+    for name, drawn in (("direct/majority", samples), ("alone/majority", alone)):
         if budgets is None:  # nobody counted tokens: nothing can be said about equal cost
             continue
         prices = [[int(_tokens([one], by)) for one in answers] for answers in drawn]
@@ -108,10 +108,13 @@ def seat_outcome(ids: Sequence[str], by_seat: Sequence[Answers], grade: Grader) 
             tallied = score(debate).tally
             about = [vote for vote in tallied.votes if seat in (vote.a, vote.b) and vote.author != seat]
             if about:
-                before = won[q].get("votes/won_by_policy", (0.0, 0.0))
+                before = won[q].get("role-averaged/votes_won", (0.0, 0.0))
                 rate = win_rate(debate.agents, tallied.votes)[seat]
-                won[q]["votes/won_by_policy"] = before[0] + rate * len(about), before[1] + len(about)
-    values = {"policy, over all seats": [_mean(one) for one in policy], "opponents": [_mean(one) for one in others]}
+                won[q]["role-averaged/votes_won"] = before[0] + rate * len(about), before[1] + len(about)
+    values = {
+        "role-averaged/correct": [_mean(one) for one in policy],
+        "role-averaged/opponents": [_mean(one) for one in others],
+    }
     return Outcome(tuple(ids), values, {}, _counts(won))
 
 
@@ -127,7 +130,7 @@ def joined(first: Outcome, *others: Outcome) -> Outcome:
     return Outcome(first.questions, values, tokens, counts)
 
 
-def all_counted(debates: Answers) -> bool:
+def counted(debates: Answers) -> bool:
     """Whether the engine said of every debate how many tokens it took."""
     return all(cost(debate) is not None for debate in debates)
 
@@ -167,6 +170,14 @@ def _late(given: Sequence[Grade]) -> dict[str, tuple[float, float]]:
 def _counts(by_question: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, list[tuple[float, float]]]:
     names = sorted({name for counted in by_question for name in counted})
     return {name: [counted.get(name, (0.0, 0.0)) for counted in by_question] for name in names}
+
+
+def _at_k(answers: Sequence[Sequence[Grade]], k: int, way: str) -> dict[str, list[float]]:
+    return {
+        f"{way}/pass@{k}": [float(any(answer.correct for answer in given)) for given in answers],
+        f"{way}/avg@{k}": [_share(given) for given in answers],
+        f"{way}/cons@{k}": [vote_is_right(given) for given in answers],
+    }
 
 
 def _share(answers: Sequence[Grade]) -> float:

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from peergrad.debate.types import Debate
 from peergrad.measure.candidates import LITERAL, STREAMS, Array, Compared, candidates, compare
+from peergrad.measure.correlation import correlation, correlation_difference
 from peergrad.measure.grades import Grader
-from peergrad.measure.statistics import Interval, correlation, correlation_difference, ratio
+from peergrad.measure.statistics import Interval, ratio
 from peergrad.reward.rewards import RewardRules
 
 Matrix = tuple[tuple[float | None, ...], ...]

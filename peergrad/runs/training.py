@@ -33,7 +33,7 @@ from peergrad.settings import flat, from_file, to_toml
 from peergrad.tasks.arithmetic import Arithmetic, teacher
 from peergrad.tasks.base import Task
 from peergrad.tasks.files import fingerprint
-from peergrad.tasks.open import open_task
+from peergrad.tasks.open import TaskRules, left_out, open_task
 
 # What may be changed when a run goes on: it decides how long, how fast and what is kept, not what is learned.
 _FREE = (
@@ -62,6 +62,11 @@ class Plan:
     lessons: Sequence[Question]
 
     @property
+    def notes(self) -> list[str]:
+        """What a person should be told about the questions."""
+        return [note for note in map(left_out, (self.task, self.held_out)) if note]
+
+    @property
     def out(self) -> Path:
         return self.config.keep.out or Path("runs/run")
 
@@ -76,14 +81,9 @@ class Plan:
 
 def plan(config: TrainConfig) -> Plan:
     """Check everything that can be checked without a model."""
-    task, held_out = open_task(
-        config.task.task,
-        level=config.task.level,
-        question_field=config.task.question_field,
-        answer_field=config.task.answer_field,
-        held_out=config.task.eval_questions,
-        seed=config.keep.seed,
-    )
+    chosen = config.task
+    rules = TaskRules(chosen.level, chosen.question_field, chosen.answer_field, chosen.skip_bad, config.keep.seed)
+    task, held_out = open_task(chosen.task, rules, held_out=chosen.eval_questions, eval_name=chosen.eval_task)
     if config.learn.batch > len(task):
         raise UserError(f"batch: {config.learn.batch} is more than the {len(task)} questions there are; give at most that")
     if config.task.eval_debates > config.task.eval_questions:
@@ -142,6 +142,8 @@ async def train_run(
     """
     watch = watch or Nobody()
     made = plan(config)
+    for note in made.notes:
+        watch.warn(note)
     run = Run(made.out, watch.warn)
     text = to_toml(config)
     if not run.exists:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -50,11 +50,14 @@ class Task(typing.Protocol):
     def grade(self, question: Question, solution: str) -> Grade: ...
 
 
-def grade_all(task: Task, pairs: Sequence[tuple[Question, str]]) -> list[Grade]:
+Grader = Callable[[Question, str], Grade]
+
+
+def grade_all(grade: Grader, pairs: Sequence[tuple[Question, str]]) -> list[Grade]:
     """A grade for each solution: equal ones are graded once, and slow ones at the same time."""
     distinct = list(dict.fromkeys(pairs))
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        grades = dict(zip(distinct, threads.map(lambda pair: task.grade(*pair), distinct), strict=True))
+        grades = dict(zip(distinct, threads.map(lambda pair: grade(*pair), distinct), strict=True))
     return [grades[pair] for pair in pairs]
 
 

@@ -1,27 +1,33 @@
-"""Questions from a person's file: JSON lines or CSV, one question a row."""
+"""Questions as a list, made from the rows of a file or of the hub."""
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from peergrad.debate.errors import UserError
-from peergrad.debate.fields import Field, nearest
+from peergrad.debate.fields import Field
 from peergrad.debate.types import Question
+from peergrad.tasks.arithmetic import Arithmetic
 from peergrad.tasks.base import Grade
-from peergrad.tasks.grading import grade
+from peergrad.tasks.datasets import Read, plain
+from peergrad.tasks.grading import grade, needs_math
+from peergrad.tasks.pool import installed
+from peergrad.tasks.rows import Row, rows, stem
 
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """A list of questions. With answers they are asked for in a box and graded; without, there is no truth."""
+    """A list of questions. With answers they are asked for in a box and graded; without, there is no truth.
+
+    ``skipped`` says of each row that was left out why it can't be used.
+    """
 
     name: str
     questions: Sequence[Question]
+    skipped: tuple[str, ...] = ()
 
     @property
     def known(self) -> bool:
@@ -39,31 +45,48 @@ class Questions:
         return grade(question, solution)
 
 
-def read_questions(path: Path, question_field: str = "question", answer_field: str = "answer") -> Questions:
-    """The questions of a ``.jsonl`` or ``.csv`` file. A row that can't be used is refused by file, row and field."""
-    try:
-        raw = path.read_bytes()
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"task: {path} can't be read ({why}); give a .jsonl or .csv file") from None
-    rows = _csv(raw, path) if path.suffix.lower() == ".csv" else _jsonl(raw, path)
-    questions: list[Question] = []
-    for number, row in rows:
-        if question_field not in row:
-            known = tuple(map(str, row.value))
-            row.wrong(f"has no field {question_field!r} (question_field); {nearest(question_field, known)}")
-        text = row[question_field].text().strip()
-        if not text:
-            row[question_field].wrong("is empty; every row needs a question")
-        found = row.get(answer_field, None)
-        if found.value in (None, ""):
-            answer = None
-        else:
-            answer = str(found.value) if isinstance(found.value, int | float) else found.text()
-        questions.append(Question(f"{path.stem}-{number}", text, answer, "open" if answer is None else "boxed", path.stem))
-    if not questions:
-        raise UserError(f"task: {path} has no questions")
-    return Questions(path.stem, tuple(questions))
+def read_questions(
+    path: Path, question_field: str = "question", answer_field: str = "answer", *, skip_bad: bool = False
+) -> Questions:
+    """The questions of a file of any origin. A row that can't be used is refused by file, row and field.
+
+    Example: ``read_questions(Path("mine.csv"), answer_field="gold")``
+    """
+    label = stem(path)
+    name = path.name if label == Arithmetic.name else label  # its questions must not be taken for the built-in ones
+    return questions_of(rows(path), plain(question_field, answer_field), name, label, str(path), skip_bad)
+
+
+def questions_of(found: Iterable[Row], read: Read, name: str, label: str, origin: str, skip_bad: bool) -> Questions:
+    """The questions of rows from ``origin``. They belong to the dataset ``name`` and are called ``label`` and a number.
+
+    Rows with ids of their own keep them if every row has one and no two are the same.
+    """
+    used: list[tuple[int, object, str, str | None]] = []
+    skipped: list[str] = []
+    for number, row in found:
+        try:
+            if isinstance(row, UserError):
+                raise row
+            question, answer = read(row)
+            used.append((number, row.get("id", None).value, question, answer))
+        except UserError as error:
+            if not skip_bad:
+                raise
+            skipped.append(str(error))
+    if not used and skipped:
+        raise UserError(f"task: none of the {len(skipped)} rows of {origin} can be used; the first: {skipped[0]}")
+    if not used:
+        raise UserError(f"task: {origin} has no questions")
+    _check_math([answer for *_, answer in used if answer is not None], origin)
+    ids = [own for _, own, *_ in used if isinstance(own, str) and own.isprintable() and 0 < len(own) <= 200]
+    if len(set(ids)) != len(used):
+        ids = [f"{label}-{number}" for number, *_ in used]
+    asked = (
+        Question(id, question, answer, "open" if answer is None else "boxed", name)
+        for id, (*_, question, answer) in zip(ids, used, strict=True)
+    )
+    return Questions(name, tuple(asked), tuple(skipped))
 
 
 def fingerprint(questions: Sequence[Question]) -> str:
@@ -74,23 +97,10 @@ def fingerprint(questions: Sequence[Question]) -> str:
     return hashed.hexdigest()
 
 
-def _jsonl(raw: bytes, path: Path) -> Iterator[tuple[int, Field]]:
-    for number, line in enumerate(raw.removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
-        if line.strip():
-            yield number, Field.parse(line, f"{path}, line {number}")
-
-
-def _csv(raw: bytes, path: Path) -> Iterator[tuple[int, Field]]:
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save the file as UTF-8") from None
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-    try:
-        for number, row in enumerate(reader, 1):
-            where = f"{path}, row {number}"
-            if None in row or None in row.values():
-                raise UserError(f"{where}: has another number of cells than the header; quote cells that hold commas")
-            yield number, Field(row, where)
-    except csv.Error as error:
-        raise UserError(f"{path}, line {reader.line_num}: is not CSV ({error})") from None
+def _check_math(golds: Sequence[str], origin: str) -> None:
+    if not installed():
+        wanting = next((gold for gold in golds if needs_math(gold)), None)
+        if wanting is not None:
+            shown = Field(wanting, "").shown
+            why = f"answers such as {shown} can only be compared as mathematics"
+            raise UserError(f"task: {origin}: {why}; pip install 'peergrad[math]'")

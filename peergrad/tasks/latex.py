@@ -9,16 +9,15 @@ QUOTED = "\0"
 THIN = "\u2009"
 
 _TOKEN = re.compile(r"\\(?:[A-Za-z]+|.)|\{,\}|[\u2212\u00a0\u202f~\t\n\r]", re.DOTALL)
+_FONTS = """
+textbf textit textrm textnormal texttt mathrm mathbf mathit mathsf mathtt boldsymbol bm mbox hbox operatorname
+"""
 _PLAIN = {
     **dict.fromkeys((r"\displaystyle", r"\(", r"\)", r"\[", r"\]"), ""),
     **dict.fromkeys((r"\;", r"\:", r"\>", "\\ ", "\\\n", r"\quad", r"\qquad", "~", "\u00a0", "\t", "\n", "\r"), " "),
     **dict.fromkeys((r"\,", r"\thinspace", "\u202f"), THIN),
     **dict.fromkeys((r"\dfrac", r"\tfrac", r"\cfrac"), r"\frac"),
-    **dict.fromkeys(
-        (r"\textbf", r"\textit", r"\textrm", r"\textnormal", r"\mathrm", r"\mathbf", r"\mathit", r"\mathsf")
-        + (r"\boldsymbol", r"\bm", r"\mbox", r"\hbox", r"\operatorname", r"\mathtt", r"\texttt"),
-        r"\text",
-    ),
+    **dict.fromkeys([f"\\{font}" for font in _FONTS.split()], r"\text"),
     r"\$": "$",
     r"\textdollar": "$",
     r"\pounds": "£",
@@ -37,7 +36,7 @@ def plain(text: str) -> str:
 
     Example: ``plain(r"18\\,\\textbf{cm}") == "18\\u2009\\0cm\\0"``
     """
-    text = _TOKEN.sub(lambda found: _PLAIN.get(found[0], found[0]), _SIZED.sub("", text))
+    text = _TOKEN.sub(lambda found: _PLAIN.get(found[0], found[0]), _SIZED.sub("", text.replace(QUOTED, " ")))
     for _ in range(2):  # \textbf{\text{…}} is as deep as it gets
         text = _TEXT.sub(lambda found: QUOTED + found[1] + QUOTED, text)
     text = unwrapped(text)

@@ -114,17 +114,19 @@ def _signed(argument: str) -> Fraction | None:
 
 
 # Units short enough to be taken for unknowns, and words that change the number they follow.
-_SHORT = set("cm mm km kg mg ml mL ft in lb lbs oz mi yd yds hr hrs min sec mph kph cents USD EUR GBP am pm of".split())
-_OTHER = set(
-    "or and to than more less least most between hundred hundreds thousand thousands million millions billion billions"
-    " trillion trillions dozen dozens half halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths"
-    " seventh sevenths eighth eighths ninth ninths tenth tenths hundredth hundredths thousandth thousandths score times"
-    " squared cubed factorial plus minus mod modulo sqrt root sin cos tan cot sec csc log exp lim max arcsin arccos arctan"
-    " infinity alpha beta gamma delta epsilon theta lambda sigma omega phi not"
-    " one two three four five six seven eight nine ten".split()
-)
+_SHORT = "cm mm km kg mg ml mL ft in lb lbs oz mi yd yds hr hrs min sec mph kph cents USD EUR GBP am pm of"
+_OTHER = """
+or and to than more less least most between not hundred hundreds thousand thousands million millions billion billions
+trillion trillions dozen dozens half halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths
+seventh sevenths eighth eighths ninth ninths tenth tenths hundredth hundredths thousandth thousandths score times
+squared cubed factorial plus minus mod modulo sqrt root sin cos tan cot csc log exp lim max arcsin arccos arctan
+infinity alpha beta gamma delta epsilon theta lambda sigma omega phi one two three four five six seven eight nine ten
+"""
+_UNITS, _NO_UNITS = frozenset(_SHORT.split()), frozenset(_OTHER.split())
 _PERCENT = ("%", "percent", "percentage")
-_UNIT = re.compile(rf"[ \u2009]+|[A-Za-z]+(?:[-'’][A-Za-z]+)*|[{_MONEY}%°/]|\^{_B}\{{?{_B}\\circ{_B}\}}?|\^\{{?[23]\}}?|[²³]")
+_UNIT = re.compile(
+    rf"[ \u2009]+|[A-Za-z]+(?:[-'’][A-Za-z]+)*|[{_MONEY}%°/]|\^{_B}\{{?{_B}\\circ{_B}\}}?|\^\{{?[23]\}}?|[²³]"
+)
 
 
 def _unit(text: str) -> bool | None:
@@ -142,10 +144,10 @@ def _unit(text: str) -> bool | None:
 
 
 def _fits(word: str, before: str, quoted: bool) -> bool:
-    if word[0] in "²³" or word[:2] in ("^2", "^3", "^{") and "circ" not in word:
+    if word[0] in "²³" or (word[0] == "^" and "circ" not in word):
         return before[:1].isalpha()
     if not word[0].isalpha() or (before == "°" and word in "CF"):
         return True
-    if word.lower() in _OTHER:
+    if word.lower() in _NO_UNITS:
         return False
-    return quoted or word in _SHORT or (len(word) >= 3 and before != "")
+    return quoted or word in _UNITS or (len(word) >= 3 and before != "")

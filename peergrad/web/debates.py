@@ -7,8 +7,9 @@ from dataclasses import asdict
 from peergrad.debate.contract import said
 from peergrad.debate.protocols import Parallel
 from peergrad.debate.types import Debate
-from peergrad.measure.grades import Grader, final_grades, turn_grades
+from peergrad.measure.grades import final_grades, turn_grades
 from peergrad.reward.rewards import RewardRules, Scored, score
+from peergrad.tasks.base import Grader
 from peergrad.web.markup import Safe, clip, tag
 from peergrad.web.samples import Samples
 

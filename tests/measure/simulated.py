@@ -62,22 +62,6 @@ def _difficulty(rng, p, alike, shape):
     return rng.beta(p * alike, (1 - p) * alike, shape)
 
 
-def rewarded(rng, n, noise_a, noise_b):
-    """Sums of products of two rewards of five agents, 1 to 4 of them right, with their rightness; and both correlations.
-
-    A reward is rightness and noise, half of which the two rewards share. Rightness scatters by k(5-k)/5, 1 on average.
-    """
-    right = (np.arange(5) < rng.integers(1, 5, (n, 1))).astype(float)
-    y = right - right.mean(1, keepdims=True)
-    shared = rng.normal(size=y.shape)
-    sums = []
-    for noise in (noise_a, noise_b):
-        x = right + noise * (shared + rng.normal(size=y.shape)) / np.sqrt(2)
-        x -= x.mean(1, keepdims=True)
-        sums.append(((x * y).sum(1), (x * x).sum(1)))
-    return sums[0], sums[1], (y * y).sum(1), [1 / np.sqrt(1 + 4 * noise**2) for noise in (noise_a, noise_b)]
-
-
 YES_OR_NO = [yes_or_no(p) for p in (0.1, 0.3, 0.5, 0.8)]
 AVERAGES = [average(0.1, 1, 4), average(0.3, 2, 8), average(0.5, 0.5, 4), average(0.5, 20, 8), average(0.8, 3, 16)]
 PAIRED = [

@@ -144,7 +144,7 @@ def slowly(out: Path, log: Path, what: str) -> tuple[int | None, float]:
     """Train with one part that takes a minute, and get SIGTERM within it; the exit code and how long it took to leave."""
 
     def work() -> int:
-        from peergrad import train_command
+        from peergrad import live, train_command
         from peergrad.engines.local.engine import Local
 
         def slow(*_, **__) -> None:
@@ -152,7 +152,7 @@ def slowly(out: Path, log: Path, what: str) -> tuple[int | None, float]:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(60)
 
-        train_command._PATIENCE_S = 1.0
+        live._PATIENCE_S = 1.0
         setattr(Local, what, slow if what == "_step" else staticmethod(slow))
         return train(out)
 

@@ -92,17 +92,24 @@ class Local:
         return await asyncio.to_thread(self._sampler)
 
     def _sampler(self) -> LocalSampler:
+        return self._sample_with(self._lora)
+
+    def _sample_with(self, lora: Lora) -> LocalSampler:
         with self._training:
             # A name of its own: what one sampler computed is not used by another, so that its answers depend, to the last
             # bit, on its weights and on what it was asked, never on who else was asked before.
             self._samplers += 1
-            sampler = LocalSampler(self, self._lora.snapshot(), self._samplers)
+            sampler = LocalSampler(self, lora.snapshot(), self._samplers)
         weakref.finalize(sampler, self.generator.gone.append, self._samplers)
         return sampler
 
     def base_sampler(self) -> LocalSampler:
         """The model as it was before any training."""
         return LocalSampler(self, None, BASE)
+
+    async def adapted(self, folder: Path) -> LocalSampler:
+        """The model with the adapter of a checkpoint or of any PEFT folder; what this engine trains is not touched."""
+        return await asyncio.to_thread(lambda: self._sample_with(Lora.saved(self.decoder, folder)))
 
     async def step(self, data: Sequence[Datum], loss: LossName, lr: float) -> StepStats:
         return await asyncio.to_thread(self._step, data, loss, lr)
@@ -133,6 +140,10 @@ class Local:
             self._adam.step()
             self._adam.zero_grad()
             return StepStats(made.loss, norm, metrics=metrics)
+
+    @property
+    def context(self) -> int:
+        return self.decoder.shape.context
 
     def tokens(self, ask: Ask, text: str) -> Tokens:
         return self.chat.tokens(ask.messages, text, ask.temperature)

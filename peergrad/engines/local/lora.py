@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -92,13 +93,30 @@ class Lora:
             indent=2,
         )
 
+    @staticmethod
+    def saved(decoder: Forward, folder: Path) -> Lora:
+        """The adapter of a PEFT folder, whatever its rank and targets."""
+        loaded, config = _read(folder)
+        if config.get("use_rslora") or config.get("use_dora") or config.get("rank_pattern") or config.get("alpha_pattern"):
+            raise UserError(f"{folder}: its adapter is no plain LoRA with one rank for all; merge it into the model first")
+        kinds = {
+            matrix.kind
+            for groups in decoder.matrices
+            for group in groups.values()
+            for matrix in group
+            if _name(matrix, "lora_A") in loaded
+        }
+        if not kinds:
+            raise UserError(f"{folder}: its adapter adds to no matrix of this model; was it trained on another one?")
+        lora = Lora(decoder, LoraRules(rank=config["r"], alpha=config["lora_alpha"], targets=tuple(sorted(kinds))), seed=0)
+        lora.load(folder)
+        return lora
+
     @torch.no_grad()
     def load(self, folder: Path) -> None:
         """Take over the weights of a saved adapter, which must have the same shape."""
-        from safetensors.torch import load_file
-
-        loaded = load_file(str(folder / "adapter_model.safetensors"))
-        alpha = json.loads((folder / "adapter_config.json").read_text())["lora_alpha"]
+        loaded, config = _read(folder)
+        alpha = config["lora_alpha"]
         if alpha != self.rules.alpha:
             raise UserError(f"{folder}: its adapter has alpha {alpha}, this run {self.rules.alpha}; use the same settings")
         if {name: value.shape for name, value in loaded.items()} != {n: w.shape for n, w in self.weights.items()}:
@@ -109,6 +127,18 @@ class Lora:
     @property
     def _device(self) -> torch.device:
         return next(iter(self.weights.values())).device
+
+
+def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        config = json.loads((folder / "adapter_config.json").read_text())
+        loaded = load_file(str(folder / "adapter_model.safetensors"))
+        return loaded, config | {"r": int(config["r"]), "lora_alpha": float(config["lora_alpha"])}
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise UserError(f"{folder}: is no adapter that can be read ({error})") from None
 
 
 def _kinds(decoder: Forward, targets: Sequence[str]) -> set[str]:

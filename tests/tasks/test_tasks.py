@@ -10,7 +10,7 @@ from peergrad.tasks.arithmetic import LEVELS, Arithmetic, teacher
 from peergrad.tasks.base import Grade
 from peergrad.tasks.files import fingerprint, read_questions
 from peergrad.tasks.numbers import as_number
-from peergrad.tasks.open import open_task
+from peergrad.tasks.open import TaskRules, open_task
 
 
 @pytest.mark.parametrize("level", range(1, LEVELS + 1))
@@ -41,7 +41,7 @@ def test_sums_are_right_and_held_out_ones_are_apart(level):
         (".5", Fraction(1, 2)),
         ("3.", 3),
         ("1,23", None),
-        ("1/2", None),
+        ("1/2", Fraction(1, 2)),
         ("", None),
         (".", None),
         ("4 2", None),
@@ -67,7 +67,7 @@ def test_files(tmp_path):
     essay = read_questions(tmp_path / "open.jsonl")
     assert not essay.known
     assert essay[0].style == "open"
-    train, held = open_task(str(tmp_path / "x.jsonl"), level=1, question_field="q", answer_field="a", held_out=1, seed=0)
+    train, held = open_task(str(tmp_path / "x.jsonl"), TaskRules(question_field="q", answer_field="a"), held_out=1)
     assert (len(train), len(held)) == (2, 1)
 
 

@@ -1,0 +1,297 @@
+"""An evaluation from its settings to its result (SPEC 9.1): play what is missing, then measure all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+import typing
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from peergrad.config import EvalConfig
+from peergrad.debate.batch import Batcher
+from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.play import play_all
+from peergrad.debate.protocols import Direct, Parallel, Sequential
+from peergrad.debate.sampler import Sampler, Seats
+from peergrad.debate.types import Debate, Protocol, Question
+from peergrad.measure.budget import cost, draws
+from peergrad.measure.outcome import Outcome, counted, debate_outcome, direct_outcome, joined, seat_outcome
+from peergrad.measure.result import result
+from peergrad.runs.evals import Evals
+from peergrad.runs.players import Player, Players, player
+from peergrad.settings import flat, from_file, to_toml
+from peergrad.tasks.base import Task
+from peergrad.tasks.files import fingerprint
+
+# What may be changed when an evaluation goes on: it decides how fast it is, not what is measured.
+_FREE = ("out", "device", "threads", "kv_gb", "max_rows", "deadline_s")
+
+
+class EvalWatcher(typing.Protocol):
+    """Told how an evaluation goes."""
+
+    def say(self, sentence: str) -> None: ...
+
+    def warn(self, sentence: str) -> None: ...
+
+    def begin(self, part: str, debates: int) -> None:
+        """Something is played: so many debates."""
+        ...
+
+    def debate(self, debate: Debate | None) -> None:
+        """One of them ended; ``None`` was dropped."""
+        ...
+
+
+@dataclass(frozen=True)
+class EvalPlan:
+    """An evaluation's settings with what they name, checked: nothing heavy is loaded yet."""
+
+    config: EvalConfig
+    protocol: Parallel | Sequential
+    task: Task
+    questions: tuple[Question, ...]
+    policy: Player
+    opponent: Player | None
+
+    @property
+    def k(self) -> int:
+        """How many independent answers there are at least."""
+        return self.config.measure.samples or self.config.debate.agents
+
+
+def plan(config: EvalConfig, task: Task) -> EvalPlan:
+    """Check everything that can be checked without a model."""
+    if not task.known:
+        raise UserError("task: its questions have no answers, so there is nothing to measure against; give answer_field")
+    most = config.measure.questions or len(task)
+    questions = tuple(task[index] for index in range(min(most, len(task))))
+    policy, opponent = player(config.engine.model), None
+    if config.measure.mode == "role-averaged":
+        name = config.measure.opponent
+        opponent = Player(policy.base) if name == "base" else player(name)
+        if opponent == policy:
+            raise UserError(f"opponent: {name} is the model itself; name another, or use mode debate")
+    return EvalPlan(config, config.debate.build(), task, questions, policy, opponent)
+
+
+async def evaluate(
+    made: EvalPlan,
+    out: Path,
+    watch: EvalWatcher,
+    show: Callable[[Mapping[str, Any]], str],
+    sampler_of: Callable[[Player], Awaitable[Sampler]] | None = None,
+) -> dict[str, Any]:
+    """Evaluate, in a folder; one that was interrupted goes on where it was. ``show`` turns the result into a table."""
+    folder = Evals(out, watch.warn)
+    if not folder.exists:
+        folder.refuse_strangers()
+    with folder.locked():
+        if folder.exists:
+            _same(folder, made)
+            if folder.finished:
+                watch.say(f"{folder.path} is finished; this is what was found. Give another folder (out) to evaluate again")
+                return folder.result()
+        players = Players(made.config.engine, made.config.measure.seed, watch.say)
+        sampler_of = sampler_of or players.sampler
+        policy = await sampler_of(made.policy)
+        opponent = await sampler_of(made.opponent) if made.opponent else None
+        if not folder.exists:
+            folder.begin(to_toml(made.config), _facts(made))
+        work = _Evaluation(made, folder, watch)
+        try:
+            outcome = await work.go(policy, opponent)
+        finally:
+            folder.flush()
+        about = _facts(made) | {"dropped": work.dropped, "times": folder.times(), "settings": _plain(flat(made.config))}
+        found = result(outcome, made.task.name) | about
+        folder.publish(found, show(found))
+    return found
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Debates to play: one about each question, named by a prefix."""
+
+    prefix: str
+    protocol: Protocol
+    questions: Sequence[Question]
+
+
+class _Evaluation:
+    """One evaluation under way."""
+
+    def __init__(self, made: EvalPlan, folder: Evals, watch: EvalWatcher) -> None:
+        self.made, self.folder, self.watch = made, folder, watch
+        self.dropped: dict[str, str] = {}
+
+    async def go(self, policy: Sampler, opponent: Sampler | None) -> Outcome:
+        """Play all parts; questions of which anything was dropped are left out."""
+        mode, by = self.made.config.measure.mode, self.made.config.measure.cost
+        protocol, tokens = self.made.protocol, self.made.config.debate.max_tokens
+        direct = await self._once("direct", Direct(max_tokens=tokens), policy, "direct/")
+        if opponent is not None:
+            seats = [
+                await self._once("seats", protocol, Seats({seat: policy}, opponent), f"seat-{seat}/")
+                for seat in range(protocol.agents)
+            ]
+            questions = self._whole(direct, *seats)
+            ids = [question.id for question in questions]
+            by_seat = [[debates[name] for name in ids] for debates in seats]
+            return joined(self._direct(ids, direct, {}), seat_outcome(ids, by_seat, self._grade))
+        debates = await self._once("debate", protocol, policy, "debate/") if mode == "debate" else {}
+        # Where nobody counts tokens, equal cost can't be had: there are k independent answers, and that is all.
+        budgets = (
+            {name: cost(debate, by) or 0 for name, debate in debates.items()} if counted(list(debates.values())) else {}
+        )
+        temperature = self.made.config.measure.sample_temperature
+        sample = Direct(max_tokens=tokens, temperature=temperature)
+        samples = await self._drawn("samples", lambda _: sample, policy, budgets, self.made.k)
+        if mode == "direct":
+            ids = [question.id for question in self._whole(direct, samples)]
+            return self._direct(ids, direct, samples)
+        chains = await self._drawn("alone", self._alone, policy, budgets, 1) if budgets else dict.fromkeys(debates, [])
+        ids = [question.id for question in self._whole(direct, debates, samples, chains)]
+        return joined(
+            self._direct(ids, direct, samples),
+            debate_outcome(
+                ids,
+                [debates[name] for name in ids],
+                [samples[name] for name in ids],
+                [chains[name] for name in ids],
+                self._grade,
+                by,
+            ),
+        )
+
+    @property
+    def _grade(self) -> Any:
+        return self.made.task.grade
+
+    def _direct(self, ids: list[str], direct: Mapping[str, Debate], samples: Mapping[str, list[Debate]]) -> Outcome:
+        answers, drawn = [direct[name] for name in ids], [samples.get(name, []) for name in ids]
+        return direct_outcome(ids, answers, drawn, self.made.k, self._grade, self.made.config.measure.cost)
+
+    def _alone(self, draw: int) -> Protocol:
+        """Somebody who debates with nobody: the same rounds, seeing only itself; as a parallel debater, in each character."""
+        protocol = self.made.protocol
+        if isinstance(protocol, Parallel):
+            return replace(protocol, agents=1, personas=(protocol.persona(draw % protocol.agents),))
+        return replace(protocol, agents=1)
+
+    async def _once(self, part: str, protocol: Protocol, sampler: Sampler, prefix: str) -> dict[str, Debate]:
+        """One debate about each question, by the question's id."""
+        batch = _Batch(prefix, protocol, self.made.questions)
+        debates = await self._play(part, [batch], sampler)
+        return {name.removeprefix(prefix): debate for name, debate in debates.items() if name.startswith(prefix)}
+
+    async def _drawn(
+        self, part: str, protocol: Callable[[int], Protocol], sampler: Sampler, budgets: Mapping[str, int], least: int
+    ) -> dict[str, list[Debate]]:
+        """Independent debates about each question, at least so many, and until they cost what may be spent on it."""
+        questions = [q for q in self.made.questions if not budgets or q.id in budgets]
+        drawn: dict[str, list[Debate]] = {question.id: [] for question in questions}
+        wanted = {question.id: 0 for question in questions}
+        by = self.made.config.measure.cost
+        while True:
+            spent = [[cost(debate, by) or 0 for debate in drawn[q.id]] for q in questions]
+            more = draws(spent, [budgets.get(q.id, 0) for q in questions], least)
+            if not any(more):
+                return drawn
+            by_draw: dict[int, list[Question]] = {}
+            for question, count in zip(questions, more, strict=True):
+                for draw in range(wanted[question.id], wanted[question.id] + count):
+                    by_draw.setdefault(draw, []).append(question)
+                wanted[question.id] += count
+            batches = [_Batch(f"{part}-{draw}/", protocol(draw), asked) for draw, asked in sorted(by_draw.items())]
+            debates = await self._play(part, batches, sampler)
+            for question in list(questions):
+                ids = [f"{part}-{draw}/{question.id}" for draw in range(wanted[question.id])]
+                if all(name in debates for name in ids):
+                    drawn[question.id] = [debates[name] for name in ids]
+                else:  # something was dropped: the question is left out
+                    questions.remove(question)
+                    del drawn[question.id]
+
+    async def _play(self, part: str, batches: Sequence[_Batch], sampler: Sampler) -> dict[str, Debate]:
+        """Play what is not kept yet of some batches, all at the same time; returns all of the part that there is."""
+        kept = self.folder.kept(part)
+        missing = [
+            replace(batch, questions=[q for q in batch.questions if batch.prefix + q.id not in kept]) for batch in batches
+        ]
+        total = sum(len(batch.questions) for batch in missing)
+        if not total:
+            return kept
+        self.watch.begin(part, total)
+        started, sampled = time.monotonic(), 0
+
+        def done(debate: Debate | None) -> None:
+            nonlocal sampled
+            if debate:
+                kept[debate.id] = debate
+                sampled += sum(turn.used.sampled for turn in debate.turns if turn.used)
+                self.folder.keep(part, debate)
+            self.watch.debate(debate)
+
+        deadline = self.made.config.engine.deadline_s
+        async with Batcher(sampler, max_asks=100_000, max_calls=1, deadline_s=deadline) as batcher:
+            played = await asyncio.gather(
+                *(play_all(b.protocol, b.questions, batcher, prefix=b.prefix, done=done) for b in missing if b.questions)
+            )
+        self.folder.flush()
+        self.folder.took(part, time.monotonic() - started, sampled)
+        dropped = {name: why for one in played for name, why in one.dropped.items()}
+        self.dropped |= dropped
+        if len(dropped) == total:
+            raise EngineError(f"all {total} debates were dropped; the first because: {next(iter(dropped.values()))}")
+        return kept
+
+    def _whole(self, *parts: Mapping[str, Any]) -> list[Question]:
+        """The questions that every part has."""
+        found = [question for question in self.made.questions if all(question.id in part for part in parts)]
+        if not found:
+            why = next(iter(self.dropped.values()), "nothing was played")
+            raise EngineError(f"no question was answered in full; the first because: {why}")
+        return found
+
+
+def _facts(made: EvalPlan) -> dict[str, Any]:
+    adapter = made.policy.adapter
+    return {
+        "format": 1,
+        "model": made.config.engine.model,
+        "base": made.policy.base,
+        "adapter_sha256": _sha256(adapter / "adapter_model.safetensors") if adapter else None,
+        "task": made.task.name,
+        "questions_sha256": fingerprint(made.questions),
+        "asked": len(made.questions),
+    }
+
+
+def _sha256(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise UserError(f"model: {path} can't be read ({error.strerror})") from None
+
+
+def _same(folder: Evals, made: EvalPlan) -> None:
+    """Refuse to go on with an evaluation of other questions, of another model or with other settings."""
+    facts, new = folder.facts, _facts(made)
+    for name, what in (("questions_sha256", "questions"), ("adapter_sha256", "weights")):
+        if facts.get(name) != new[name]:
+            raise UserError(f"out: the evaluation in {folder.path} is of other {what}; give another folder (out)")
+    before = flat(from_file(EvalConfig(), folder.path / "config.toml"))
+    for name, value in flat(made.config).items():
+        if name not in _FREE and before[name] != value:
+            raise UserError(
+                f"{name}: the evaluation in {folder.path} has {before[name]}, not {value}; give the same, or another out"
+            )
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}

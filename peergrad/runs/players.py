@@ -1,0 +1,100 @@
+"""Who answers, by name: a model, or what a run made of one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from peergrad.config import EngineConfig, TrainConfig
+from peergrad.debate.errors import UserError
+from peergrad.debate.sampler import Sampler
+from peergrad.runs.folder import Run
+from peergrad.settings import from_file
+
+if TYPE_CHECKING:
+    from peergrad.engines.local.engine import Local
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """A base model, and the adapter on it, if any."""
+
+    base: str
+    adapter: Path | None = None
+
+
+def player(name: str) -> Player:
+    """Whom a name means: a run (its newest checkpoint), a checkpoint, an exported adapter, or a model by itself."""
+    path = Path(name)
+    run = _run(path)
+    if run and path == run.path:
+        found = run.newest()
+        if not found:
+            raise UserError(f"model: the run in {path} has no checkpoint yet; train it, or name its base model")
+        return Player(_base_of(run), found[1])
+    try:
+        config = path / "adapter_config.json"
+        if not config.exists():
+            return Player(name)
+        base = json.loads(config.read_bytes())["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"model: {path} holds no adapter that can be read ({error})") from None
+    if run:
+        base = _base_of(run)  # as the person named it, which may be relative to where they were; the adapter says the same
+    if not isinstance(base, str) or not base:
+        raise UserError(f"model: the adapter in {path} does not say what its base model is")
+    return Player(base, path)
+
+
+def run_of(name: str) -> Run | None:
+    """The run that a run's or a checkpoint's folder belongs to."""
+    return _run(Path(name))
+
+
+def _run(path: Path) -> Run | None:
+    for folder in (path, path.parent.parent):
+        if Run(folder).exists:
+            return Run(folder)
+    return None
+
+
+def _base_of(run: Run) -> str:
+    return from_file(TrainConfig(), run.path / "config.toml").engine.model
+
+
+class Players:
+    """Loads those who are asked for; players of one base model share its weights."""
+
+    def __init__(self, config: EngineConfig, seed: int, say: Callable[[str], None] = lambda _: None) -> None:
+        self._config, self._seed, self._say = config, seed, say
+        self._engines: dict[str, Local] = {}
+
+    async def sampler(self, who: Player) -> Sampler:
+        """A sampler for a player."""
+        engine = self._engines.get(who.base)
+        if engine is None:
+            self._say(f"loading {who.base}")
+            # Not on this thread, which must hear signals.
+            engine = self._engines[who.base] = await asyncio.to_thread(self._load, who.base)
+        return engine.base_sampler() if who.adapter is None else await engine.adapted(who.adapter)
+
+    def _load(self, model: str) -> Local:
+        try:
+            from peergrad.engines.local.engine import Local
+        except ImportError as error:
+            raise UserError(f"model: the local engine needs {error.name}; pip install 'peergrad[local]'") from None
+        config = self._config
+        return Local.load_model(
+            model,
+            device=config.device,
+            dtype=config.dtype,
+            threads=config.threads,
+            seed=self._seed,
+            kv_gb=config.kv_gb,
+            max_rows=config.max_rows,
+            say=self._say,
+        )

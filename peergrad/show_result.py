@@ -1,0 +1,166 @@
+"""What an evaluation found, as tables for people; the same text is kept beside the result."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from peergrad.debate.quote import visible
+
+_TITLES = {
+    "direct/correct": "direct, one answer",
+    "direct/majority": "majority vote, equal cost",
+    "alone/majority": "self-correction, equal cost",
+    "debate/correct": "debate: an agent at the end",
+    "debate/winner": "debate: winner by peer votes",
+    "role-averaged/correct": "policy, over all seats",
+    "role-averaged/opponents": "its opponents",
+}
+_SHARES = {
+    "replies/readable": "replies that can be read",
+    "replies/truncated": "replies cut off by the token limit",
+    "votes/due_turns_with_vote": "turns with a valid vote, where one was due",
+    "votes/debates_with_vote": "debates with a valid vote",
+    "votes/accuracy": "votes for the right one of a right and a wrong solution",
+    "votes/winner_is_right": "winner is right, where there are votes",
+    "flips/right_to_wrong": "right → wrong from one round to the next",
+    "flips/wrong_to_right": "wrong → right from one round to the next",
+    "alone/flips/right_to_wrong": "right → wrong, seeing only itself",
+    "alone/flips/wrong_to_right": "wrong → right, seeing only itself",
+    "role-averaged/votes_won": "votes about the policy that it wins",
+    "bias/longer": "votes won by the longer solution",
+}
+_ORDER = ("direct/correct", "direct/", "alone/", "debate/vote_after", "debate/", "role-averaged/")
+
+
+def result_text(found: Mapping[str, Any], width: int = 118) -> str:
+    """The result as plain text."""
+    console = Console(file=io.StringIO(), width=width, highlight=False, color_system=None, legacy_windows=False)
+    print_result(console, found)
+    made: io.StringIO = console.file  # type: ignore[assignment]
+    return "\n".join(line.rstrip() for line in made.getvalue().splitlines()) + "\n"
+
+
+def print_result(console: Console, found: Mapping[str, Any]) -> None:
+    """Accuracy of every way of answering, then what the votes are worth, then what it took."""
+    settings = found["settings"]
+    head = f"{found['model']} on {found['task']}: {len(found['questions'])} questions"
+    if settings["mode"] != "direct":
+        head += f", {settings['protocol']} debate of {settings['agents']} agents, {settings['max_rounds']} rounds"
+    console.print(Text(visible(head), style="bold"), soft_wrap=True)
+    console.print(_accuracy(found))
+    if any(not name.startswith("grading/") for name in found["shares"]):
+        console.print(_shares(found))
+    for sentence in _remarks(found):
+        console.print(Text(visible(sentence)), soft_wrap=True)
+
+
+def _accuracy(found: Mapping[str, Any]) -> Table:
+    table = _table("way of answering", "right", "95 % interval")
+    reference = found["reference"]
+    versus = reference in found["accuracy"] and len(found["accuracy"]) > 1
+    if versus:
+        table.add_column(f"against {_title(reference)}", justify="right")
+    table.add_column("tokens a question", justify="right")
+    for name in sorted(found["accuracy"], key=_place):
+        row = [_title(name), *_interval(found["accuracy"][name])]
+        if versus:
+            row.append(_change(found["difference"][name]) if name in found["difference"] else "–")
+        tokens = found["tokens"].get(name)
+        table.add_row(*row, f"{tokens:,.0f}" if tokens else "")
+    return table
+
+
+def _shares(found: Mapping[str, Any]) -> Table:
+    table = _table("in the debates", "share", "95 % interval")
+    table.add_column("of", justify="right")
+    shares = found["shares"]
+    names = [name for name in _SHARES if name in shares]
+    names += sorted(name for name in shares if name.startswith(("bias/seat", "bias/persona")))
+    for name in names:
+        value, low, high, whole = shares[name]
+        title = _SHARES.get(name) or "votes won by " + name.removeprefix("bias/").replace("/", " ")
+        table.add_row(Text(visible(title)), *_interval([value, low, high]), f"{whole:,.0f}")
+    return table
+
+
+def _remarks(found: Mapping[str, Any]) -> list[str]:
+    said: list[str] = []
+    tokens, settings = found["tokens"], found["settings"]
+    if "debate/correct" in tokens and "direct/majority" in tokens:
+        said.append(
+            f"Equal cost: {'all tokens processed, prompts included' if settings['cost'] == 'processed' else 'tokens sampled'}; "
+            f"the majority vote took {tokens['direct/majority'] / tokens['debate/correct']:.1%} of the debates' tokens, "
+            f"self-correction {tokens['alone/majority'] / tokens['debate/correct']:.1%}."
+        )
+    elif settings["mode"] == "debate":
+        said.append("The engine does not count tokens, so nothing is said about equal cost.")
+    late = found["shares"].get("grading/timed_out")
+    if late and late[0]:
+        said.append(f"{late[0] * late[3]:.0f} answers could not be graded in time; they are neither right nor wrong.")
+    if found["dropped"]:
+        first = next(iter(found["dropped"].values()))
+        said.append(
+            f"{found['asked'] - len(found['questions'])} of {found['asked']} questions are left out, because debates about "
+            f"them were dropped; the first: {first}"
+        )
+    seconds = sum(part["seconds"] for part in found["times"].values())
+    sampled = sum(part["sampled"] for part in found["times"].values())
+    said.append(f"{seconds:,.0f} s, {sampled:,.0f} tokens sampled, {sampled / max(seconds, 1e-9):,.0f} a second.")
+    return said
+
+
+def print_comparison(console: Console, names: tuple[str, str], found: Mapping[str, Any]) -> None:
+    """Two results question by question."""
+    first, second = (visible(name) for name in names)
+    console.print(Text(f"{len(found['questions'])} questions in both. Change is from {first} to {second}."), soft_wrap=True)
+    table = _table("way of answering", "first", "second")
+    for title in ("change, 95 % interval", "better on", "worse on"):
+        table.add_column(title, justify="right")
+    for name in sorted(found["rows"], key=_place):
+        row = found["rows"][name]
+        table.add_row(
+            _title(name),
+            _interval(row["first"])[0],
+            _interval(row["second"])[0],
+            _change(row["difference"]),
+            str(row["better"]),
+            str(row["worse"]),
+        )
+    console.print(table)
+
+
+def _table(first: str, *numbers: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column(first)
+    for title in numbers:
+        table.add_column(title, justify="right")
+    return table
+
+
+def _title(name: str) -> str:
+    if name in _TITLES:
+        return _TITLES[name]
+    way, _, what = name.partition("/")
+    if what.startswith("vote_after_round_"):
+        return f"debate: vote after round {what.removeprefix('vote_after_round_')}"
+    return visible(what if way == "direct" else f"{way}: {what}")
+
+
+def _place(name: str) -> tuple[int, str]:
+    return next((place for place, start in enumerate(_ORDER) if name.startswith(start)), len(_ORDER)), name
+
+
+def _interval(found: list[float]) -> tuple[str, str]:
+    value, low, high = found[:3]
+    return f"{value:.1%}", f"{low:.1%} to {high:.1%}"
+
+
+def _change(found: list[float]) -> str:
+    value, low, high = (100 * number for number in found)
+    return f"{value:+.1f} ({low:+.1f} to {high:+.1f})"

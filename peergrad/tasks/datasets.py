@@ -1,0 +1,128 @@
+"""Datasets that are known by name: where the hub has them, and what their rows look like."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from peergrad.debate.fields import Field, nearest
+from peergrad.debate.types import Style
+from peergrad.tasks.base import last_boxed
+
+Read = Callable[[Field], tuple[str, str | None]]
+"""From a row to the question and the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """One of them. ``fields``: any of these shows that a row has the published shape; else it is question and answer."""
+
+    name: str
+    hub: str
+    config: str | None
+    train: str
+    test: str | None
+    style: Style
+    fields: tuple[str, ...]
+    published: Read
+
+    def read(self, row: Field) -> tuple[str, str | None]:
+        """The question and the answer of a row of the published shape, or of the plain one."""
+        if any(name in row for name in self.fields):
+            question, answer = self.published(row)
+        elif "question" in row:
+            question, answer = plain()(row)
+        else:
+            known = " or ".join(map(repr, dict.fromkeys((*self.fields, "question"))))
+            row.wrong(f"has no field {known}, so it is no row of {self.name}; {_fields(row)}")
+        if self.style == "boxed" and answer is None:
+            row.wrong(f"has no answer; every row of {self.name} needs one")
+        return question, answer if self.style == "boxed" else None
+
+
+def plain(question_field: str = "question", answer_field: str = "answer") -> Read:
+    """How to read a row with a field for the question and, if there is truth, one for the answer."""
+
+    def read(row: Field) -> tuple[str, str | None]:
+        if question_field not in row:
+            row.wrong(f"has no field {question_field!r} (question_field); {_fields(row, question_field)}")
+        return text(row[question_field]), _answer(row.get(answer_field, None))
+
+    return read
+
+
+def _fields(row: Field, wanted: str = "") -> str:
+    """What a row has, to choose from."""
+    names = tuple(map(str, row.value))[:20]
+    return nearest(wanted, names) if wanted and names else f"it has {', '.join(map(repr, names)) or 'none'}"
+
+
+def text(field: Field) -> str:
+    """A question, which must be there and be text."""
+    found = field.text().strip()
+    if not found:
+        field.wrong("is empty; every row needs a question")
+    if any("\ud800" <= char <= "\udfff" for char in found):
+        field.wrong("holds half a character (a lone surrogate); write it whole")
+    return found
+
+
+def _answer(field: Field) -> str | None:
+    """An answer as text, or ``None`` where there is none."""
+    value = field.value
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
+        field.wrong(f"{field.shown} is neither text nor a number; write it in quotes")
+    return str(value) if isinstance(value, int | float) else text(field)
+
+
+def _gsm8k(row: Field) -> tuple[str, str | None]:
+    """The worked solution ends in ``#### answer``."""
+    solved = _answer(row.get("answer", None))
+    return text(row["question"]), solved and (solved.rpartition("####")[2].strip() or None)
+
+
+def _math(row: Field) -> tuple[str, str | None]:
+    """The answer has a field of its own in newer copies; in the first, it is what the solution boxes last."""
+    answer = _answer(row.get("answer", None))
+    if answer is None and row.get("solution", None).value is not None:
+        answer = last_boxed(row["solution"].text()) or row["solution"].wrong("has nothing in \\boxed{}; give an answer")
+    return text(row["problem"]), answer
+
+
+def _svamp(row: Field) -> tuple[str, str | None]:
+    """A story and what is asked about it."""
+    body, asked = text(row["Body"]), text(row["Question"])
+    return f"{body}{'' if body.endswith(('.', '?', '!', ',')) else '.'} {asked}", _answer(row.get("Answer", None))
+
+
+def _longwriter(row: Field) -> tuple[str, str | None]:
+    """A conversation; what the person says first is the question."""
+    for message in row["messages"]:
+        if message.object()["role"].text() == "user":
+            return text(message["content"]), None
+    return row["messages"].wrong("has no message of the role 'user'")
+
+
+def _mt_bench(row: Field) -> tuple[str, str | None]:
+    """Turns of a conversation; the first is the question."""
+    turns = row["turns"] if "turns" in row else row["prompt"]
+    if isinstance(turns.value, str):
+        return text(turns), None
+    first = next(iter(turns), None) or turns.wrong("is empty; every row needs a question")
+    return text(first), None
+
+
+DATASETS = {
+    known.name: known
+    for known in (
+        Dataset("gsm8k", "openai/gsm8k", "main", "train", "test", "boxed", ("question",), _gsm8k),
+        Dataset("math", "nlile/hendrycks-MATH-benchmark", None, "train", "test", "boxed", ("problem",), _math),
+        Dataset("aime", "HuggingFaceH4/aime_2024", None, "train", None, "boxed", ("problem",), _math),
+        Dataset("svamp", "ChilleD/SVAMP", None, "train", "test", "boxed", ("Body",), _svamp),
+        Dataset("longwriter", "THUDM/LongWriter-6k", None, "train", None, "open", ("messages",), _longwriter),
+        Dataset("mt-bench", "HuggingFaceH4/mt_bench_prompts", None, "train", None, "open", ("turns", "prompt"), _mt_bench),
+    )
+}
