@@ -17,8 +17,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from peergrad.measure.correlation import correlation, correlation_difference
 from peergrad.measure.statistics import _t  # pyright: ignore[reportPrivateUsage]
 from tests.measure.simulated import AVERAGES, HARD, MEASURES, PAIRED, VOTES, YES_OR_NO, Setting, exact_coverage
+from tests.measure.test_correlation import rewarded
 
 SIZES = (10, 20, 50, 100, 200, 1000)
 DRAWS = 1000
@@ -127,6 +129,27 @@ def measured(setting: Setting, n: int, reps: int) -> dict[str, tuple[float, floa
     }
 
 
+def rare() -> None:
+    """Yes or no where few are right, computed exactly."""
+    for p in (0.01, 0.02, 0.05):
+        cells = "".join(f"{n:>7}: {100 * exact_coverage(p, n):.1f}" for n in SIZES)
+        print(f"{f'yes or no, p {p}, exact':36}{cells}", file=sys.stderr)
+
+
+def correlations(reps: int) -> None:
+    """Correlations of a reward with the truth, and differences between two rewards' correlations."""
+    for noise in (0.18, 0.5, 2.0):
+        for n in SIZES:
+            rng, held, apart = np.random.default_rng([1, n]), 0, 0
+            for _ in range(reps):
+                a, b, yy, (first, second) = rewarded(rng, n, noise, 1.5 * noise)
+                one, two = correlation(*a, yy), correlation_difference(a, b, yy)
+                held += one is not None and one.low <= first <= one.high
+                apart += two is not None and two.low <= first - second <= two.high
+            name = f"correlation {first:.2f}, and less {second:.2f}"
+            print(f"{name:36}{n:5}{100 * held / reps:14.1f}{100 * apart / reps:14.1f}", file=sys.stderr, flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--reps", type=int, default=2000)
@@ -143,6 +166,8 @@ def main() -> int:
                 within.append(found["ours"][0])
             if setting not in HARD and n < 50:
                 worst_small = min(worst_small, found["ours"][0])
+    rare()
+    correlations(args.reps)
     exact = [exact_coverage(setting.truth, n) for setting in YES_OR_NO for n in SIZES if n >= 50]
     result = {
         "benchmark": "coverage",
