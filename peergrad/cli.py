@@ -1,7 +1,7 @@
 """The command ``peergrad``.
 
-Exit codes: 0 done, 1 the world failed (network, disk) or training was stopped by a guard, 2 the input can't be used (nothing
-was written), 130 and 143 interrupted by Ctrl-C and by SIGTERM.
+Exit codes: 0 done, 1 the world failed (network, disk), training was stopped by a guard or a gate of the check fails, 2 the
+input can't be used (nothing was written), 130 and 143 interrupted by Ctrl-C and by SIGTERM.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from peergrad import __version__
-from peergrad.config import TrainConfig, preset
+from peergrad.config import EvalConfig, TrainConfig, preset
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
 from peergrad.debate.transcript import read_file
@@ -25,6 +25,7 @@ from peergrad.reward.tally import Ballots, SelfVotes
 from peergrad.settings import changed, from_file, to_toml
 
 app = tyro.extras.SubcommandApp()
+Presets = Literal["demo", "math", "math-easy", "math-hard", "open-ended", "classic"]
 
 
 @app.command(name="score")
@@ -151,7 +152,7 @@ def add_train(base: TrainConfig) -> None:
     @app.command(name="train")
     def train(  # pyright: ignore[reportUnusedFunction] (tyro uses it)
         settings: Annotated[TrainConfig, tyro.conf.arg(name="")] = base,
-        preset: Literal["demo", "math", "math-easy", "math-hard", "open-ended", "classic"] | None = None,
+        preset: Presets | None = None,
         config: Path | None = None,
         dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
     ) -> None:
@@ -176,15 +177,100 @@ def add_train(base: TrainConfig) -> None:
             sys.exit(train_command.train(settings))
 
 
+def add_check(base: TrainConfig) -> None:
+    """Add the command ``check``; its settings are those of the run that is planned."""
+
+    @app.command(name="check")
+    def check(  # pyright: ignore[reportUnusedFunction] (tyro uses it)
+        settings: Annotated[TrainConfig, tyro.conf.arg(name="")] = base,
+        preset: Presets | None = None,
+        config: Path | None = None,
+        questions: int = 20,
+        json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    ) -> None:
+        """See on a sample whether self-play can work here, before training: give the settings of the run you plan.
+
+        The exit code is 1 if a gate fails.
+
+        Args:
+            settings: Everything that can be set.
+            preset: Settings to begin with; demo, unless a file is given.
+            config: A TOML file with settings, which go before the preset's; what is given here goes before both.
+            questions: How many questions are asked: more give narrower intervals.
+            json: Print one JSON object instead of a table.
+        """
+        from peergrad import check_command  # brings rich
+
+        del preset, config  # read before: their settings are in ``settings``
+        if questions < 2:
+            raise UserError(f"questions: {questions} is not possible; give at least 2")
+        sys.exit(check_command.check_settings(settings, questions, json))
+
+
 def chosen_settings(args: list[str]) -> TrainConfig:
     """What the settings of ``train`` begin with, by ``--preset`` and ``--config``; the rest is read later."""
+    given = _given(args, "--preset", "--config")
+    config = preset(given["--preset"]) if "--preset" in given else TrainConfig() if "--config" in given else preset("demo")
+    return from_file(config, Path(given["--config"])) if "--config" in given else config
+
+
+def chosen_evaluation(args: list[str]) -> EvalConfig:
+    """What the settings of ``eval`` begin with, by ``--model`` and ``--config``; the rest is read later."""
+    from peergrad.eval_command import settings_of
+
+    given = _given(args, "--model", "--config")
+    config = settings_of(given["--model"]) if "--model" in given else EvalConfig()
+    return from_file(config, Path(given["--config"])) if "--config" in given else config
+
+
+def _given(args: list[str], *names: str) -> dict[str, str]:
     given: dict[str, str] = {}
     for index, arg in enumerate(args):
         name, equals, value = arg.partition("=")
-        if name in ("--preset", "--config"):
+        if name in names:
             given[name] = value if equals else args[index + 1] if index + 1 < len(args) else ""
-    config = preset(given["--preset"]) if "--preset" in given else TrainConfig() if "--config" in given else preset("demo")
-    return from_file(config, Path(given["--config"])) if "--config" in given else config
+    return given
+
+
+def add_eval(base: EvalConfig) -> None:
+    """Add the command ``eval``; of a run, its settings begin with the run's own."""
+
+    @app.command(name="eval")
+    def eval_(  # pyright: ignore[reportUnusedFunction] (tyro uses it)
+        settings: Annotated[EvalConfig, tyro.conf.arg(name="")] = base,
+        config: Path | None = None,
+    ) -> None:
+        """Measure what a model can do alone, in debate, and for the same tokens without debate, with intervals.
+
+        The same command goes on with an evaluation that was interrupted.
+
+        Args:
+            settings: Everything that can be set. Of a run or its checkpoint (--model RUN), what is not given is the run's.
+            config: A TOML file with settings; what is given here goes before it.
+        """
+        from peergrad import eval_command  # brings rich
+
+        del config  # read before: its settings are in ``settings``
+        eval_command.evaluate_model(settings)
+
+
+@app.command(name="compare")
+def compare(
+    first: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="A")],
+    second: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="B")],
+    /,
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+) -> None:
+    """Compare two results of ``peergrad eval``, question by question.
+
+    Args:
+        first: The folder of a finished evaluation.
+        second: Another one, about the same questions.
+        json: Print one JSON object instead of a table.
+    """
+    from peergrad import eval_command  # brings rich
+
+    eval_command.compare_results(first, second, json)
 
 
 @app.command(name="report")
@@ -232,6 +318,8 @@ def main() -> None:
     code = 0
     try:
         add_train(chosen_settings(sys.argv[2:]) if sys.argv[1:2] == ["train"] else TrainConfig())
+        add_check(chosen_settings(sys.argv[2:]) if sys.argv[1:2] == ["check"] else TrainConfig())
+        add_eval(chosen_evaluation(sys.argv[2:]) if sys.argv[1:2] == ["eval"] else EvalConfig())
         config: Any = (tyro.conf.OmitArgPrefixes,)
         app.cli(config=config, prog="peergrad", description=sys.modules["peergrad"].__doc__, use_underscores=False)
         sys.stdout.flush()

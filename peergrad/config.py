@@ -14,6 +14,7 @@ from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.learn.train import LearnRules
 from peergrad.measure.budget import Cost
 from peergrad.settings import changed, within_bounds
+from peergrad.tasks.open import TaskRules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,16 @@ class TaskConfig:
     """Leave out rows that can't be used and say how many, instead of stopping."""
     level: int = 1
     """Arithmetic: from 1, single digits, to 5, two operations."""
+
+    def rules(self, seed: int) -> TaskRules:
+        """What is needed to open it."""
+        return TaskRules(self.level, self.question_field, self.answer_field, self.skip_bad, seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutConfig:
+    """What a training run is evaluated on."""
+
     eval_questions: int = 0
     """How many questions are held out to evaluate on; 0 for no evaluation."""
     eval_task: str = ""
@@ -142,6 +153,7 @@ class TrainConfig:
 
     debate: DebateConfig = field(default_factory=DebateConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
+    held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
     learn: LearnRules = field(default_factory=lambda: LearnRules(steps=100))
     warm: WarmConfig = field(default_factory=WarmConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
@@ -150,7 +162,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         within_bounds(self)
-        if self.keep.eval_every and not self.task.eval_questions:
+        if self.keep.eval_every and not self.held_out.eval_questions:
             raise UserError("eval_questions: 0 leaves nothing to evaluate on, but eval_every asks for it; give at least 1")
         self.debate.build()
 

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from peergrad.config import EvalConfig
+from peergrad.bars import Bars
+from peergrad.config import EvalConfig, TrainConfig
+from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
-from peergrad.debate.types import Debate
 from peergrad.leaving import until_done
 from peergrad.measure.result import compared
+from peergrad.runs import training
 from peergrad.runs.evals import read_result
 from peergrad.runs.evaluation import evaluate, plan
 from peergrad.runs.players import run_of
+from peergrad.settings import changed, flat, from_file
 from peergrad.show_result import print_comparison, print_result, result_text
+from peergrad.tasks.base import Task
+from peergrad.tasks.open import BUILT_IN, open_questions
 
 
 def evaluate_model(config: EvalConfig) -> None:
     """Evaluate, showing how it goes, and print what was found."""
-    made = plan(config)
+    made = plan(config, _questions(config))
     out = config.measure.out or _usual(config, made.task.name)
     console = Console(highlight=False)
     with Bars(console) as bars:
@@ -33,10 +38,38 @@ def evaluate_model(config: EvalConfig) -> None:
     console.print(Text(f"result: {visible(str(out / 'result.json'))}"), soft_wrap=True)
 
 
-def compare_results(first: Path, second: Path) -> None:
+def compare_results(first: Path, second: Path, as_json: bool) -> None:
     """Print two results side by side."""
     a, b = read_result(first), read_result(second)
-    print_comparison(Console(highlight=False), (str(first), str(second)), compared(a, b))
+    found = compared(a, b)
+    if not found["questions"]:
+        raise UserError(f"{second}: shares no question with {first}; compare evaluations of the same questions")
+    if as_json:
+        print(json.dumps(found))
+    else:
+        print_comparison(Console(highlight=False), (str(first), str(second)), found)
+
+
+def settings_of(model: str) -> EvalConfig:
+    """What the settings of an evaluation begin with: of a run or its checkpoint, the run's own."""
+    run = run_of(model)
+    if not run:
+        return EvalConfig()
+    known = flat(EvalConfig())
+    trained = flat(from_file(TrainConfig(), run.path / "config.toml"))
+    alike = {name: value for name, value in trained.items() if name in known and name not in ("out", "seed", "model")}
+    return changed(EvalConfig(), alike, "model")
+
+
+def _questions(config: EvalConfig) -> Task:
+    """The questions to ask; of the task that a run was trained on, those it was not trained on."""
+    run, seed = run_of(config.engine.model), config.measure.seed
+    trained = from_file(TrainConfig(), run.path / "config.toml") if run else None
+    if not trained or trained.task != config.task or config.task.task in BUILT_IN:
+        return open_questions(config.task.task, config.task.rules(seed))
+    if not trained.held_out.eval_questions:
+        raise UserError(f"task: the run in {config.engine.model} held out no questions of {config.task.task}; name others")
+    return training.plan(trained).held_out
 
 
 def _usual(config: EvalConfig, task: str) -> Path:
@@ -45,41 +78,3 @@ def _usual(config: EvalConfig, task: str) -> Path:
     name = re.sub(r"[^\w.-]+", "-", f"{Path(model).name}-{task}-{config.measure.mode}")
     run = run_of(model)
     return (run.path if run else Path()) / "evals" / name
-
-
-class Bars:
-    """A watcher for people: a bar per part on a terminal, a line per part elsewhere."""
-
-    patience_s = 0.0
-
-    def __init__(self, console: Console) -> None:
-        self.phase = "starting"
-        self._console = console
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._bar = self._progress.add_task("", visible=False, total=None)
-
-    def __enter__(self) -> Bars:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._progress.stop()
-
-    def say(self, sentence: str) -> None:
-        self._console.print(Text(visible(sentence)), soft_wrap=True)
-
-    def warn(self, sentence: str) -> None:
-        self._console.print(Text(f"warning: {visible(sentence)}", style="yellow"), soft_wrap=True)
-
-    def begin(self, part: str, debates: int) -> None:
-        self.phase = f"playing {part}"
-        self._progress.reset(self._bar, description=part, total=debates, visible=True)
-        if not self._console.is_terminal:
-            self.say(f"{part}: {debates} to play")
-
-    def debate(self, debate: Debate | None) -> None:  # noqa: ARG002 (one that was dropped is done, too)
-        self._progress.advance(self._bar)

@@ -108,7 +108,7 @@ class Screen:
         recent = self._took[-5:]
         if not recent or left <= 0 or not self._at.step:
             return ""
-        return f", {_clock(left * sum(recent) / len(recent))} left"
+        return f", {clock(left * sum(recent) / len(recent))} left"
 
     def _panel(self) -> Group:
         head = f"{self.phase}" + (f", {self._done} of {self._debates} debates" if self._debates else "")
@@ -153,5 +153,6 @@ def _mean(lines: Sequence[Mapping[str, Any]], key: str, form: str) -> str:
     return form.format(sum(values) / len(values)) if values else "–"
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """A length of time, short."""
     return f"{seconds / 3600:.1f} h" if seconds > 5400 else f"{seconds / 60:.0f} min" if seconds > 90 else f"{seconds:.0f} s"

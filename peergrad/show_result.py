@@ -21,6 +21,7 @@ _TITLES = {
     "role-averaged/correct": "policy, over all seats",
     "role-averaged/opponents": "its opponents",
 }
+_AGAINST = {"direct/majority": "majority", "direct/correct": "direct"}
 _SHARES = {
     "replies/readable": "replies that can be read",
     "replies/truncated": "replies cut off by the token limit",
@@ -61,23 +62,25 @@ def print_result(console: Console, found: Mapping[str, Any]) -> None:
 
 
 def _accuracy(found: Mapping[str, Any]) -> Table:
-    table = _table("way of answering", "right", "95 % interval")
+    table = _table("way of answering", "right", "95 %")
     reference = found["reference"]
-    versus = reference in found["accuracy"] and len(found["accuracy"]) > 1
+    versus = len(found["accuracy"]) > 1
     if versus:
-        table.add_column(f"against {_title(reference)}", justify="right")
-    table.add_column("tokens a question", justify="right")
+        table.add_column(f"against {_AGAINST[reference]}", justify="right", no_wrap=True)
+    table.add_column("tokens", justify="right")
     for name in sorted(found["accuracy"], key=_place):
+        if name.startswith(("debate/avg@", "debate/cons@")):  # an agent at the end, and the vote after the last round
+            continue
         row = [_title(name), *_interval(found["accuracy"][name])]
         if versus:
-            row.append(_change(found["difference"][name]) if name in found["difference"] else "–")
+            row.append(_change(found["difference"][name]) if name in found["difference"] else "")
         tokens = found["tokens"].get(name)
         table.add_row(*row, f"{tokens:,.0f}" if tokens else "")
     return table
 
 
 def _shares(found: Mapping[str, Any]) -> Table:
-    table = _table("in the debates", "share", "95 % interval")
+    table = _table("in the debates", "share", "95 %")
     table.add_column("of", justify="right")
     shares = found["shares"]
     names = [name for name in _SHARES if name in shares]
@@ -93,9 +96,10 @@ def _remarks(found: Mapping[str, Any]) -> list[str]:
     said: list[str] = []
     tokens, settings = found["tokens"], found["settings"]
     if "debate/correct" in tokens and "direct/majority" in tokens:
+        what = "all tokens processed, prompts included" if settings["cost"] == "processed" else "tokens sampled"
         said.append(
-            f"Equal cost: {'all tokens processed, prompts included' if settings['cost'] == 'processed' else 'tokens sampled'}; "
-            f"the majority vote took {tokens['direct/majority'] / tokens['debate/correct']:.1%} of the debates' tokens, "
+            f"Equal cost: {what}; the majority vote took "
+            f"{tokens['direct/majority'] / tokens['debate/correct']:.1%} of the debates' tokens, "
             f"self-correction {tokens['alone/majority'] / tokens['debate/correct']:.1%}."
         )
     elif settings["mode"] == "debate":
@@ -137,9 +141,9 @@ def print_comparison(console: Console, names: tuple[str, str], found: Mapping[st
 
 def _table(first: str, *numbers: str) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(first)
+    table.add_column(first, no_wrap=True)
     for title in numbers:
-        table.add_column(title, justify="right")
+        table.add_column(title, justify="right", no_wrap=True)
     return table
 
 
@@ -158,9 +162,9 @@ def _place(name: str) -> tuple[int, str]:
 
 def _interval(found: list[float]) -> tuple[str, str]:
     value, low, high = found[:3]
-    return f"{value:.1%}", f"{low:.1%} to {high:.1%}"
+    return f"{value:.1%}", f"{100 * low:.0f}–{100 * high:.0f}"
 
 
 def _change(found: list[float]) -> str:
     value, low, high = (100 * number for number in found)
-    return f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
+    return f"{value:+.1f} ({low:+.0f} to {high:+.0f})"

@@ -1,7 +1,7 @@
 """How sure a number is: 95 % intervals over questions (docs/design/intervals.md).
 
-Questions are drawn, not answers: whatever was measured about one question stands or falls together. The interval is
-Wilson's, for as many yes-or-no questions as would be just as uncertain; no random numbers are needed.
+A bootstrap that draws questions, not answers: whatever was measured about one question stands or falls together, and a
+difference is taken within the question before anything is drawn, so it is paired.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = Sequence[float] | NDArray[np.float64]
 
+DRAWS = 10_000
 _Z = 1.959963984540054  # 97.5 % of a normal variable lie below
 _T = (12.706, 4.3027, 3.1824, 2.7764)  # the same of Student's t with 1 to 4 degrees of freedom
 
@@ -53,29 +55,42 @@ def ratio(numerator_Q: Floats, denominator_Q: Floats) -> Interval | None:
 
 
 def _fraction(top_Q: NDArray[np.float64], bottom_Q: NDArray[np.float64], least: float, most: float) -> Interval | None:
-    """Σ top / Σ bottom and its interval within ``least`` and ``most``, from the scatter of the questions about it."""
+    """Σ top / Σ bottom, and its interval within ``least`` and ``most``, from drawing the questions again and again."""
     n = len(top_Q)
     if n == 0:
         return None
     total = float(bottom_Q.sum())
     value = min(max(float(top_Q.sum()) / total, least), most)
-    scatter_Q = top_Q - value * bottom_Q
     if n == 1:
         return Interval(value, least, most)  # one question says nothing about the next
-    x, z2 = (value - least) / (most - least), _t(n - 1) ** 2
-    if float(np.abs(scatter_Q).max()) * n <= 1e-9 * total:
-        # No two questions differ. As for 0 right of n, the most that may lie at either end unseen:
-        unseen = z2 / (n + z2)
-        low, high = x * (1 - unseen), x + (1 - x) * unseen
-    else:
-        variance = n / (n - 1) * float(scatter_Q @ scatter_Q) / (total * (most - least)) ** 2
-        alike = x * (1 - x) / variance  # so many yes-or-no questions would be as uncertain
-        centre = (x + z2 / (2 * alike)) / (1 + z2 / alike)
-        half = math.sqrt(z2 * x * (1 - x) / alike + (z2 / (2 * alike)) ** 2) / (1 + z2 / alike)
-        low, high = centre - half, centre + half
-    # Rounding must not put the number itself outside.
-    low, high = least + (most - least) * low, least + (most - least) * high
-    return Interval(value, max(least, min(low, value)), min(most, max(high, value)))
+    t, usual = _t(n - 1), total / n
+    # Questions nobody has seen: t² of them, half at either end, as in the interval of Agresti and Coull; fewer where
+    # questions scatter less than yes-or-no ones would.
+    unseen = t**2 * _scatter(top_Q, bottom_Q, value, least, most)
+    pairs_K, counts_K = np.unique(top_Q + 1j * bottom_Q, return_counts=True)  # as one number each, which sorts faster
+    kinds_K = np.concatenate((np.stack((pairs_K.real, pairs_K.imag), 1), [[least * usual, usual], [most * usual, usual]]))
+    chances_K = np.concatenate((counts_K, [unseen / 2, unseen / 2])) / (n + unseen)
+    drawn_B = _drawn(round(n + unseen), chances_K, kinds_K)
+    # A resample scatters by sqrt((n - 1) / n) too little, and Student's t allows for its scatter being an estimate.
+    tail = NormalDist().cdf(-t * math.sqrt(n / (n - 1)))
+    low, high = np.quantile(drawn_B, (tail, 1 - tail))
+    return Interval(value, max(least, min(float(low), value)), min(most, max(float(high), value)))
+
+
+def _drawn(questions: int, chances_K: NDArray[np.float64], kinds_K: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Σ top / Σ bottom of so many questions drawn from all kinds, again and again; always the same draws."""
+    rng, block = np.random.default_rng(0), max(1, 4_000_000 // len(kinds_K))  # of bounded size in memory
+    sums_B = np.concatenate(
+        [rng.multinomial(questions, chances_K, min(block, DRAWS - done)) @ kinds_K for done in range(0, DRAWS, block)]
+    )
+    return sums_B[:, 0] / sums_B[:, 1]
+
+
+def _scatter(top_Q: NDArray[np.float64], bottom_Q: NDArray[np.float64], value: float, least: float, most: float) -> float:
+    """How much questions differ, as a share of how much they could; 1 where no two differ, since that may be chance."""
+    off_Q = (top_Q - value * bottom_Q) / (bottom_Q.mean() * (most - least))
+    x, variance = (value - least) / (most - least), float(off_Q @ off_Q) / (len(top_Q) - 1)
+    return min(1.0, variance / (x * (1 - x))) if variance > 1e-12 and 0 < x < 1 else 1.0
 
 
 def _t(freedom: int) -> float:

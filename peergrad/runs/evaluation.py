@@ -154,7 +154,7 @@ class _Evaluation:
         if mode == "direct":
             ids = [question.id for question in self._whole(direct, samples)]
             return self._direct(ids, direct, samples)
-        chains = await self._drawn("alone", self._alone, policy, budgets, 1) if budgets else dict.fromkeys(debates, [])
+        chains = await self._drawn("alone", self._alone, policy, budgets, 1) if budgets else {name: [] for name in debates}
         ids = [question.id for question in self._whole(direct, debates, samples, chains)]
         return joined(
             self._direct(ids, direct, samples),
@@ -177,7 +177,7 @@ class _Evaluation:
         return direct_outcome(ids, answers, drawn, self.made.k, self._grade, self.made.config.measure.cost)
 
     def _alone(self, draw: int) -> Protocol:
-        """Somebody who debates with nobody: the same rounds, seeing only itself; as a parallel debater, in each character."""
+        """Somebody who debates with nobody: as many rounds, seeing only itself, in each of the debaters' characters."""
         protocol = self.made.protocol
         if isinstance(protocol, Parallel):
             return replace(protocol, agents=1, personas=(protocol.persona(draw % protocol.agents),))

@@ -33,7 +33,7 @@ from peergrad.settings import flat, from_file, to_toml
 from peergrad.tasks.arithmetic import Arithmetic, teacher
 from peergrad.tasks.base import Task
 from peergrad.tasks.files import fingerprint
-from peergrad.tasks.open import TaskRules, left_out, open_task
+from peergrad.tasks.open import left_out, open_task
 
 # What may be changed when a run goes on: it decides how long, how fast and what is kept, not what is learned.
 _FREE = (
@@ -81,13 +81,12 @@ class Plan:
 
 def plan(config: TrainConfig) -> Plan:
     """Check everything that can be checked without a model."""
-    chosen = config.task
-    rules = TaskRules(chosen.level, chosen.question_field, chosen.answer_field, chosen.skip_bad, config.keep.seed)
-    task, held_out = open_task(chosen.task, rules, held_out=chosen.eval_questions, eval_name=chosen.eval_task)
+    rules, apart = config.task.rules(config.keep.seed), config.held_out
+    task, held_out = open_task(config.task.task, rules, held_out=apart.eval_questions, eval_name=apart.eval_task)
     if config.learn.batch > len(task):
         raise UserError(f"batch: {config.learn.batch} is more than the {len(task)} questions there are; give at most that")
-    if config.task.eval_debates > config.task.eval_questions:
-        raise UserError(f"eval_debates: {config.task.eval_debates} is more than eval_questions; give at most that")
+    if config.held_out.eval_debates > config.held_out.eval_questions:
+        raise UserError(f"eval_debates: {config.held_out.eval_debates} is more than eval_questions; give at most that")
     teach, lessons = None, list[Question]()
     if config.warm.warm_steps:
         if config.warm.warm_from is not None:
@@ -266,8 +265,8 @@ class _Training:
     async def _evaluate(self, at: Progress) -> None:
         if not _owed(self.plan, self.run, at):
             return
-        task = self.config.task
-        self.watch.begin("evaluating", at, task.eval_debates)
+        apart = self.config.held_out
+        self.watch.begin("evaluating", at, apart.eval_debates)
         started = time.monotonic()
         held_out = self.plan.held_out
         questions = [held_out[i] for i in range(len(held_out))]
@@ -275,8 +274,8 @@ class _Training:
         metrics: dict[str, Any] = {}
         if held_out.known:
             metrics |= await direct(sampler, held_out, questions, self.config.debate.max_tokens)
-        if task.eval_debates:
-            chosen = questions[: task.eval_debates]
+        if apart.eval_debates:
+            chosen = questions[: apart.eval_debates]
             rules, prefix = self.config.learn.reward, f"eval-{at.step}/"
             found, played = await debated(sampler, held_out, chosen, self.plan.protocol, rules, prefix)
             metrics |= found
@@ -300,7 +299,7 @@ class _Training:
 def _owed(made: Plan, run: Run, at: Progress) -> bool:
     """Whether an evaluation belongs here and has not been made: before anything, every so many steps, and at the end."""
     config = made.config
-    if not config.task.eval_questions:
+    if not config.held_out.eval_questions:
         return False
     wanted = at in (Progress(), Progress(config.learn.steps)) or (at.step and due(at.step - 1, config.keep.eval_every))
     made_already = any(line["phase"] == "eval" and Progress(line["step"], line["warm"]) == at for line in run.metrics())

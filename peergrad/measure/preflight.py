@@ -1,0 +1,181 @@
+"""Can self-play work here? The gates to pass before training (SPEC 9.4), from a sample of answers and debates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from peergrad.debate.types import Debate
+from peergrad.learn.advantages import advantages, has_signal
+from peergrad.learn.train import LearnRules
+from peergrad.measure.grades import truth, turn_grades
+from peergrad.measure.metrics import share_right
+from peergrad.measure.quality import vote_counts
+from peergrad.measure.statistics import Interval, mean, ratio
+from peergrad.measure.steps import form
+from peergrad.reward.rewards import RewardRules, Scored, score
+from peergrad.reward.streams import default_consensus
+from peergrad.reward.tally import vote_due
+from peergrad.tasks.base import Task
+
+Verdict = Literal["pass", "fail", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """One condition: what was measured, what is needed, and what to do about it. ``unsure``: chance could turn it."""
+
+    name: str
+    verdict: Verdict
+    measured: str
+    needed: str
+    advice: str = ""
+    interval: Interval | None = None
+    unsure: bool = False
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was played to find out: independent answers (several agents each, without debate), debates, and how many of these
+    the engine could not play.
+    """
+
+    answers: Sequence[Debate]
+    debates: Sequence[Debate]
+    dropped: int
+    max_tokens: int
+    context: int | None
+
+
+def gates(sample: Sample, task: Task, rules: LearnRules) -> list[Gate]:
+    """Every gate, in the order in which it makes sense to mend things."""
+    scored = [score(debate, rules.reward) for debate in sample.debates]
+    found = [_fits(sample)]
+    if task.known:
+        found += _solves(sample.answers, task)
+    found.append(_votes(scored))
+    if task.known:
+        found.append(_judgement(scored, task))
+    return [*found, _judge_stream(scored, rules.reward), _signal(scored, rules)]
+
+
+def _solves(answers: Sequence[Debate], task: Task) -> list[Gate]:
+    """A model that is never right can't be shown what right looks like, one that always is has nothing to learn."""
+    grades = turn_grades(answers, task.grade)
+    k = max((debate.agents for debate in answers), default=0)
+    alone = mean([float("nan") if (share := share_right(given)) is None else share for given in grades])
+    once = mean([float(any(grade.correct for grade in given)) for given in grades])
+    harder = "Take easier questions or a stronger model, or warm-start on right solutions (--warm-steps, --warm-from)."
+    return [
+        _share("solves alone", alone, 0.05, "at least 5 %", harder, at_least=True),
+        _share(f"right at least once in {k} answers (pass@{k})", once, 0.2, "more than 20 %", harder),
+    ]
+
+
+def _votes(scored: Sequence[Scored]) -> Gate:
+    """Votes are the only reward: without them there is nothing to learn from."""
+    cast: list[tuple[float, float]] = []
+    for one in scored:
+        voters = {vote.turn for vote in one.tally.votes if vote.judged}
+        due = [index in voters for index, turn in enumerate(one.debate.turns) if vote_due(one.debate, turn)]
+        cast.append((float(sum(due)), float(len(due))))
+    found = ratio([part for part, _ in cast], [whole for _, whole in cast])
+    if found is None:
+        advice = "Nobody ever sees two others: take at least 3 agents and, in parallel debates, 2 rounds."
+        return Gate("turns with a valid vote, where one is due", "fail", "none is due", "more than 80 %", advice)
+    return _share("turns with a valid vote, where one is due", found, 0.8, "more than 80 %", _about_form(scored))
+
+
+def _about_form(scored: Sequence[Scored]) -> str:
+    """Why votes are missing, going by what is wrong with the replies."""
+    measured = form(scored)
+    readable, cut = measured.get("replies/readable", 0.0), measured.get("replies/truncated", 0.0)
+    if cut > 0.2 and cut > (1 - readable) / 2:
+        return f"{cut:.0%} of the replies are cut off: raise --max-tokens."
+    if readable < 0.8:
+        return (
+            f"Only {readable:.0%} of the replies keep to the form: teach it first by a warm start (--warm-steps with "
+            "--warm-from; the built-in arithmetic has a teacher), use --wording full, or take a stronger model."
+        )
+    counts = [one.tally.counts for one in scored]
+    bad, own = sum(count.malformed for count in counts), sum(count.self_votes for count in counts)
+    return f"Replies can be read, but hold no valid votes ({bad} malformed, {own} for their author): a warm start shows how."
+
+
+def _judgement(scored: Sequence[Scored], task: Task) -> Gate:
+    name, needed = "votes for the right one of a right and a wrong solution", "more than 50 %"
+    grades = turn_grades([one.debate for one in scored], task.grade)
+    counted = [
+        vote_counts(one, truth(given)).get("votes/accuracy", (0.0, 0.0)) for one, given in zip(scored, grades, strict=True)
+    ]
+    found = ratio([part for part, _ in counted], [whole for _, whole in counted])
+    if found is None:
+        advice = "No vote is between a right and a wrong solution: mend the gates before this one, or ask more questions."
+        return Gate(name, "unknown", "no such vote", needed, advice)
+    advice = (
+        "Votes no better than a coin teach noise: take easier questions or a stronger model, or train on its reward with "
+        "some truth first."
+    )
+    gate = _share(name, found, 0.5, needed, advice)
+    whole = sum(whole for _, whole in counted)
+    return Gate(gate.name, gate.verdict, f"{gate.measured}, {whole:.0f} votes", needed, gate.advice, found, gate.unsure)
+
+
+def _judge_stream(scored: Sequence[Scored], rules: RewardRules) -> Gate:
+    """Whether a judge can be told that it is wrong (SPEC 4.8)."""
+    name, needed = "judges are held to somebody else's votes", "4 agents or more"
+    agents = max((one.debate.agents for one in scored), default=0)
+    if rules.reward != "streams" or rules.lambda_judge == 0:
+        return Gate(name, "pass", "no judge stream", needed)
+    consensus = rules.consensus or default_consensus(agents)
+    if agents < 4:
+        outcome = "agrees with itself" if consensus == "all" else "has nobody to agree with"
+        advice = f"Only one agent can judge a pair, so it {outcome}: take --agents 4 or more, or --lambda-judge 0."
+        return Gate(name, "fail", f"{agents} agents", needed, advice)
+    judged = [
+        [v for stream in one.streams if stream.name == "judge" for v in stream.values if v is not None] for one in scored
+    ]
+    varied = mean([float(any(a != b for a, b in pairwise(values))) for values in judged])
+    if varied is None or varied.value == 0:
+        advice = "In no debate do two judges fare differently: there are too few votes on the same pair, or all agree."
+        return Gate(name, "fail", f"{agents} agents, no debate with differing judges", needed, advice, varied)
+    return Gate(name, "pass", f"{agents} agents, judges differ in {varied.value:.0%} of the debates", needed, "", varied)
+
+
+def _signal(scored: Sequence[Scored], rules: LearnRules) -> Gate:
+    centred = advantages(scored, center=rules.center, divide_by_std=rules.divide_by_std)
+    found = mean([float(has_signal(one.streams, values)) for one, values in zip(scored, centred, strict=True)])
+    advice = (
+        "Where all rewards of a debate are alike it teaches nothing: more agents, questions of middling difficulty, "
+        "--center batch, or another reward (`peergrad rescore` compares them on saved debates)."
+    )
+    return _share("debates with signal", found, 0.25, "more than 25 %", advice)
+
+
+def _fits(sample: Sample) -> Gate:
+    name = "prompts fit the context"
+    longest = max((turn.used.prompt for debate in sample.debates for turn in debate.turns if turn.used), default=None)
+    if sample.dropped and not sample.debates:
+        return Gate(name, "fail", "every debate was dropped", "all", "See why below; shorten what is said (--max-tokens).")
+    if longest is None or sample.context is None:
+        return Gate(
+            name, "unknown", "not known", "the model's context", "This engine does not say how long a prompt may be."
+        )
+    room = longest + sample.max_tokens
+    needed, measured = f"{sample.context:,} tokens", f"{longest:,} + {sample.max_tokens:,} for the reply"
+    if room <= sample.context and not sample.dropped:
+        return Gate(name, "pass", measured, needed)
+    what = f"; {sample.dropped} debates were dropped" if sample.dropped else ""
+    advice = "Fewer rounds or agents, a lower --max-tokens, or in sequential debates --history-rounds, make prompts shorter."
+    return Gate(name, "fail", measured + what, needed, advice)
+
+
+def _share(name: str, found: Interval | None, threshold: float, needed: str, advice: str, *, at_least: bool = False) -> Gate:
+    if found is None:
+        return Gate(name, "unknown", "nothing to measure", needed, "Ask more questions.")
+    passed = found.value >= threshold if at_least else found.value > threshold
+    measured = f"{found.value:.0%} ({100 * found.low:.0f}–{100 * found.high:.0f})"
+    unsure = found.low <= threshold <= found.high
+    return Gate(name, "pass" if passed else "fail", measured, needed, "" if passed else advice, found, unsure)
