@@ -21,6 +21,8 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/read_hostile.py
 	$(BIN)/python benchmarks/play_and_credit.py
 	$(BIN)/python benchmarks/growing_dialogue.py
+	$(BIN)/python benchmarks/coverage.py
+	$(BIN)/python benchmarks/rescore.py
 	$(BIN)/python benchmarks/local_cpu.py
 	$(BIN)/python benchmarks/cpu_products.py
 	$(BIN)/python benchmarks/demo_step.py

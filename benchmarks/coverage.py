@@ -17,8 +17,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from peergrad.measure import statistics as interval
+from peergrad.measure.correlation import correlation, correlation_difference
 from peergrad.measure.statistics import _t  # pyright: ignore[reportPrivateUsage]
 from tests.measure.simulated import AVERAGES, HARD, MEASURES, PAIRED, VOTES, YES_OR_NO, Setting, exact_coverage
+from tests.measure.test_correlation import rewarded
 
 SIZES = (10, 20, 50, 100, 200, 1000)
 DRAWS = 1000
@@ -94,13 +97,39 @@ def pseudo_pairs(top: np.ndarray, bottom: np.ndarray) -> Bounds:
     return np.quantile(found, 0.025, axis=0), np.quantile(found, 0.975, axis=0)
 
 
+def wilson(top: np.ndarray, bottom: np.ndarray, least: float = 0.0) -> Bounds:
+    """No draws: Wilson's interval for as many yes-or-no questions as would be just as uncertain, with Student's t."""
+    n = (bottom > 0).sum(1)
+    t2 = np.array([_t(max(1, count - 1)) for count in n]) ** 2
+    total = bottom.sum(1)
+    value = top.sum(1) / total
+    x = (value - least) / (1 - least)
+    squares = ((top - value[:, None] * bottom) ** 2).sum(1) / (total * (1 - least)) ** 2 * n / np.maximum(1, n - 1)
+    unseen = t2 / (n + t2)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        alike = x * (1 - x) / squares
+        centre = (x + t2 / (2 * alike)) / (1 + t2 / alike)
+        half = np.sqrt(t2 * x * (1 - x) / alike + (t2 / (2 * alike)) ** 2) / (1 + t2 / alike)
+    low = np.where(squares < 1e-18, x * (1 - unseen), centre - half)
+    high = np.where(squares < 1e-18, x + (1 - x) * unseen, centre + half)
+    return least + (1 - least) * low, least + (1 - least) * high
+
+
+def wilson_pairs(top: np.ndarray, bottom: np.ndarray) -> Bounds:
+    return wilson(top, bottom, -1.0)
+
+
 METHODS: dict[str, Method] = {
+    "Wilson": wilson,
     "percentile": percentile,
     "expanded": expanded,
     "BCa": bca,
     "studentised": studentised,
     "pseudo": pseudo,
 }
+
+
+PAIRS: dict[str, Method] = {"Wilson": wilson_pairs, "pseudo": pseudo_pairs}
 
 
 def measured(setting: Setting, n: int, reps: int) -> dict[str, tuple[float, float]]:
@@ -114,7 +143,8 @@ def measured(setting: Setting, n: int, reps: int) -> dict[str, tuple[float, floa
     ours = [MEASURES[setting.kind](*(values[row] for values in drawn)) for row in np.flatnonzero(some)]
     bounds = {"ours": (np.array([made.low for made in ours if made]), np.array([made.high for made in ours if made]))}
     for name, method in METHODS.items():
-        method = pseudo_pairs if name == "pseudo" and setting.kind == "difference" else method
+        if setting.kind == "difference":
+            method = PAIRS.get(name, method)
         low, high = method(top[some], bottom[some])
         bounds[name] = low.clip(least, 1), high.clip(least, 1)
     rounding = 1e-12
@@ -127,10 +157,32 @@ def measured(setting: Setting, n: int, reps: int) -> dict[str, tuple[float, floa
     }
 
 
+def rare() -> None:
+    """Yes or no where few are right, computed exactly."""
+    for p in (0.01, 0.02, 0.05):
+        cells = "".join(f"{n:>7}: {100 * exact_coverage(p, n):.1f}" for n in SIZES)
+        print(f"{f'yes or no, p {p}, exact':36}{cells}", file=sys.stderr)
+
+
+def correlations(reps: int) -> None:
+    """Correlations of a reward with the truth, and differences between two rewards' correlations."""
+    for noise in (0.18, 0.5, 2.0):
+        for n in SIZES:
+            rng, held, apart = np.random.default_rng([1, n]), 0, 0
+            for _ in range(reps):
+                a, b, yy, (first, second) = rewarded(rng, n, noise, 1.5 * noise)
+                one, two = correlation(*a, yy), correlation_difference(a, b, yy)
+                held += one is not None and one.low <= first <= one.high
+                apart += two is not None and two.low <= first - second <= two.high
+            name = f"correlation {first:.2f}, and less {second:.2f}"
+            print(f"{name:36}{n:5}{100 * held / reps:14.1f}{100 * apart / reps:14.1f}", file=sys.stderr, flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--reps", type=int, default=2000)
+    parser.add_argument("--reps", type=int, default=1000)
     args = parser.parse_args()
+    draws, interval.DRAWS = interval.DRAWS, 500  # enough to count which of many intervals hold the truth
     print(f"{'':36}{'n':>5}" + "".join(f"{name:>14}" for name in ("ours", *METHODS)), file=sys.stderr)
     within: list[float] = []
     worst_small = 1.0
@@ -143,6 +195,9 @@ def main() -> int:
                 within.append(found["ours"][0])
             if setting not in HARD and n < 50:
                 worst_small = min(worst_small, found["ours"][0])
+    interval.DRAWS = draws
+    rare()
+    correlations(args.reps)
     exact = [exact_coverage(setting.truth, n) for setting in YES_OR_NO for n in SIZES if n >= 50]
     result = {
         "benchmark": "coverage",

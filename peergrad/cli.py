@@ -74,6 +74,56 @@ def score_files(
         show.as_tables(batch, centred)
 
 
+@app.command(name="rescore")
+def rescore_debates(
+    paths: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATH")],
+    /,
+    self_votes: SelfVotes = "drop",
+    ballots: Ballots = "once",
+    unjudged: Unjudged = "skip",
+    lambda_gen: float = 1.0,
+    lambda_judge: float = 1.0,
+    format_penalty: bool = True,
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+) -> None:
+    """Compare rewards on saved debates, without a model: which of them follows the truth?
+
+    Args:
+        paths: Folders that ``peergrad train`` wrote to, or transcript files (docs/reference/transcript.md).
+        self_votes: Votes that name their author: dropped, or kept for the consensus (never for the author's own score).
+        ballots: One vote per pair and turn, or the literal rule: every line counts.
+        unjudged: A turn nobody judged has no signal (skip), or by the literal formula -1.
+        lambda_gen: Weight of the generator stream, where it is not alone.
+        lambda_judge: Weight of the judge stream.
+        format_penalty: Punish unreadable turns and missing votes (streams only).
+        json: Print one JSON object instead of tables.
+    """
+    from peergrad import show_rescore  # brings rich, as for score
+    from peergrad.measure.rescore import rescore
+    from peergrad.runs.folder import Run
+    from peergrad.tasks.open import regrade
+
+    if not paths:
+        raise UserError("PATH: is missing; give a run's folder or a transcript file")
+    rules = RewardRules(
+        self_votes=self_votes,
+        ballots=ballots,
+        unjudged=unjudged,
+        lambda_gen=lambda_gen,
+        lambda_judge=lambda_judge,
+        format_penalty=format_penalty,
+    )
+    found = rescore((debate for path in paths for debate in Run.any_debates(path, _warn)), rules, regrade)
+    if not found.debates:
+        raise UserError(
+            f"{', '.join(map(str, paths))}: no debate is kept there; give a run that has made a step, or a transcript file"
+        )
+    if json:
+        print(show_rescore.as_json(found))
+    else:
+        show_rescore.as_tables(found)
+
+
 @app.command(name="models")
 def list_models(get: str | None = None) -> None:
     """List the built-in models and what is in the cache.

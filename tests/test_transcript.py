@@ -28,6 +28,44 @@ def test_a_minimal_line_loads_and_seen_is_derived():
     assert load(json.dumps(LINE | {"turns": [], "note": "unknown fields are passed over"})).turns == ()
 
 
+def test_what_rewards_need_is_read_without_prompts_and_tokens(tmp_path):
+    decoy = 'see "tokens": {"ids": [1, 2]} and \\"tokens\\": {} \\\\'
+    debate = played(Parallel(agents=3, max_rounds=2), lambda ask: short("Agent 0 > Agent 1", decoy))
+    line = dump(debate).encode()
+    assert load(line, thin=True) == load(line.decode(), thin=True) == load(json.dumps(without(json.loads(line))))
+    assert all(turn.tokens is None and turn.asked == () for turn in load(line, thin=True).turns)
+    path = tmp_path / "debates.jsonl"
+    path.write_bytes(line + b"\n")
+    assert list(read_file(path, thin=True)) == [load(line, thin=True)]
+    for odd in (
+        {"a": "}"},
+        {"a": "{"},
+        {"a": {"b": [1]}, "c": "}"},
+        {"a": '"}'},
+        {"a": "\\"},
+        {"tokens": {"ids": []}},
+        3,
+        {},
+    ):
+        text = json.dumps(LINE | {"turns": [TURN | {"tokens": odd}, TURN | {"agent": 1, "tokens": TOKENS}], "tokens": odd})
+        assert load(text.encode(), thin=True) == load(text, thin=True)
+    # Tokens that could not be used are not looked at; anything else is still refused, and where it is.
+    spoilt = json.dumps(LINE | {"turns": [TURN | {"tokens": TOKENS | {"ids": [2]}, "asked": 3}]})
+    assert len(load(spoilt.encode(), thin=True).turns) == 1
+    torn = line[: line.rindex(b"</comparison>")]
+    with pytest.raises(UserError) as as_it_is:
+        load(torn)
+    with pytest.raises(UserError) as thin:
+        load(torn, thin=True)
+    assert str(thin.value) == str(as_it_is.value)
+
+
+def without(line):
+    for turn in line["turns"]:
+        del turn["tokens"], turn["asked"]
+    return line
+
+
 def test_text_that_is_no_text_survives():
     debate = parallel(2, ["\ud800 half a pair", "\u2028 \x00 \x1b[31m"])
     assert "\ufffd half a pair" in debate.turns[0].text

@@ -27,6 +27,7 @@ Kind = type[Sequential] | type[Parallel] | type[Direct]
 _PROTOCOLS: dict[str, Kind] = {"sequential": Sequential, "parallel": Parallel, "direct": Direct}
 _ROLES = ("system", "user", "assistant")
 _INT32 = 2**31 - 1
+_TOKENS = b'"tokens": {'  # within text, quotes are escaped, so that no text can look like this
 
 
 def dump(debate: Debate, *, thin: bool = False) -> str:
@@ -56,9 +57,12 @@ def dump(debate: Debate, *, thin: bool = False) -> str:
     return text
 
 
-def load(line: str | bytes, where: str = "transcript") -> Debate:
-    """A debate from one line. Raises ``UserError`` naming ``where`` and the field. Unknown fields are passed over."""
-    at = Field.parse(line, where)
+def load(line: str | bytes, where: str = "transcript", *, thin: bool = False) -> Debate:
+    """A debate from one line. Raises ``UserError`` naming ``where`` and the field. Unknown fields are passed over.
+
+    ``thin`` passes over prompts and tokens too, which is many times faster; rewards need neither.
+    """
+    at = _parse_thin(line, where) if thin else Field.parse(line, where)
     kind = _PROTOCOLS[at["protocol"].one_of(tuple(_PROTOCOLS))]
     agents = at["agents"].whole(1, MAX_AGENTS)
     name = at["id"].text()
@@ -78,20 +82,41 @@ def load(line: str | bytes, where: str = "transcript") -> Debate:
         spoken = [earlier.agent for earlier in turns[index - index % agents :]]
         if agent in spoken:
             turn["agent"].wrong(f"agent {agent} has already spoken in round {index // agents + 1}; each speaks once a round")
-        turns.append(_load_turn(turn, turns, agent, protocol))
+        turns.append(_load_turn(turn, turns, agent, protocol, thin))
     return Debate(name, question, protocol, tuple(turns))
 
 
-def read_file(path: Path) -> Iterator[Debate]:
-    """The debates of a transcript file, one per line; blank lines are passed over."""
+def read_file(path: Path, *, thin: bool = False) -> Iterator[Debate]:
+    """The debates of a transcript file, one per line; blank lines are passed over. ``thin`` as for ``load``."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-                if line.strip():
-                    yield load(line, f"{path}, line {number}")
+                if line and not line.isspace():
+                    yield load(line, f"{path}, line {number}", thin=thin)
     except OSError as error:
         raise UserError(f"{path}: can't be read ({error.strerror}); give the path of a transcript file") from None
+
+
+def _parse_thin(line: str | bytes, where: str) -> Field:
+    try:
+        return Field.parse(_without_tokens(line) if isinstance(line, bytes) else line, where)
+    except UserError:
+        return Field.parse(line, where)  # says where in the line as it is
+
+
+def _without_tokens(line: bytes) -> bytes:
+    """The line with empty tokens: most of it would only be read to be thrown away. Linear in its length."""
+    parts: list[bytes] = []
+    done = at = 0
+    while (start := line.find(_TOKENS, at)) >= 0 and (end := line.find(b"}", start)) >= 0:
+        held = line[start + len(_TOKENS) : end]
+        # Then the bracket is in no text and closes what was opened.
+        if b"{" not in held and b"\\" not in held and held.count(b'"') % 2 == 0:
+            parts.append(line[done : start + len(_TOKENS)])
+            done = end
+        at = end
+    return b"".join([*parts, line[done:]])
 
 
 def _dump_turn(debate: Debate, index: int, thin: bool) -> dict[str, Any]:
@@ -174,7 +199,7 @@ def _load_protocol(at: Field, kind: Kind, agents: int, max_rounds: int) -> Seque
     return kind(agents=agents, **settings)
 
 
-def _load_turn(at: Field, earlier: list[Turn], agent: int, protocol: Sequential | Parallel | Direct) -> Turn:
+def _load_turn(at: Field, earlier: list[Turn], agent: int, protocol: Sequential | Parallel | Direct, thin: bool) -> Turn:
     text, truncated = only_text(at["text"].text()), at.get("truncated", False).flag()
     index = len(earlier)
     in_turn = isinstance(protocol, Sequential)
@@ -189,8 +214,8 @@ def _load_turn(at: Field, earlier: list[Turn], agent: int, protocol: Sequential 
         parsed=protocol.read(text, truncated),
         truncated=truncated,
         since=since.whole(0, seen, ": the first turn it was shown"),
-        asked=tuple(_load_messages(at.get("asked", []), earlier)),
-        tokens=_load_tokens(at["tokens"].object(), earlier, text) if "tokens" in at else None,
+        asked=() if thin else tuple(_load_messages(at.get("asked", []), earlier)),
+        tokens=_load_tokens(at["tokens"].object(), earlier, text) if "tokens" in at and not thin else None,
         usage=Usage(usage["prompt"].whole(0), usage["sampled"].whole(0)) if usage else None,
     )
 

@@ -58,7 +58,11 @@ def score(debate: Debate, rules: RewardRules | None = None) -> Scored:
     Example: ``score(debate, RewardRules(reward="win_rate")).streams[0].values``
     """
     rules = rules or RewardRules()
-    tallied = tally(debate, self_votes=rules.self_votes, ballots=rules.ballots)
+    return score_votes(debate, tally(debate, self_votes=rules.self_votes, ballots=rules.ballots), rules)
+
+
+def score_votes(debate: Debate, tallied: Tally, rules: RewardRules) -> Scored:
+    """Score a debate whose votes are already counted by these rules, as several rewards may be made of the same votes."""
     if rules.reward == "streams":
         consensus = rules.consensus or default_consensus(debate.agents)
         streams = [

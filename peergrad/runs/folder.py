@@ -54,6 +54,14 @@ class Run:
             raise UserError(f"{path}: is no run; give the folder that `peergrad train` wrote to")
         return run
 
+    @staticmethod
+    def any_debates(path: Path, warn: Callable[[str], None] = lambda _: None) -> Iterator[Debate]:
+        """The debates of a run's training, or of a transcript file; without prompts and tokens."""
+        if path.is_dir():
+            yield from (debate for _, debate in Run.open(path, warn).debates(thin=True))
+        else:
+            yield from read_file(path, thin=True)
+
     def refuse_strangers(self, config: str) -> None:
         """Refuse a folder that holds anything but what ``begin`` leaves when it is killed."""
         try:
@@ -165,11 +173,14 @@ class Run:
         except ValueError:
             return Played(debates, {})
 
-    def debates(self, pattern: str = "step_*") -> Iterator[tuple[str, Debate]]:
-        """Every debate kept, with the name it is kept under, in order; files that can't be read are passed over."""
+    def debates(self, pattern: str = "step_*", *, thin: bool = False) -> Iterator[tuple[str, Debate]]:
+        """Every debate kept, with the name it is kept under, in order; files that can't be read are passed over.
+
+        ``thin`` leaves out prompts and tokens.
+        """
         for path in sorted((self.path / "debates").glob(f"{pattern}.jsonl")):
             try:
-                for debate in read_file(path):
+                for debate in read_file(path, thin=thin):
                     yield path.stem, debate
             except UserError as error:
                 self._warn(str(error))

@@ -1,0 +1,129 @@
+"""One debate under every reward that one could train with."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peergrad.debate.types import Debate
+from peergrad.learn.advantages import Values, advantages, has_signal
+from peergrad.measure.grades import Grader, Truth, final_grades, truth, turn_grades
+from peergrad.reward.rewards import RewardRules, Scored, score_votes
+from peergrad.reward.tally import Ballots, SelfVotes, Tally, tally
+
+Array = NDArray[np.float64]
+
+LITERAL = {
+    "win_rate literal": "win_rate",
+    "win_minus_loss literal": "win_minus_loss",
+    "gen literal": "gen",
+    "streams literal": "streams all",
+}
+"""The published rules, and ours that they are the counterpart of."""
+
+STREAMS = {
+    "gen": ("gen", "gen"),
+    "gen literal": ("gen literal", "gen"),
+    "judge all": ("streams all", "judge"),
+    "judge others": ("streams others", "judge"),
+}
+"""Streams to look at by themselves: the candidate that has it, and its name there."""
+
+
+def candidates(rules: RewardRules) -> dict[str, RewardRules]:
+    """The rewards to compare. ``literal`` is the published rule: every line is a vote, and a turn nobody judged gets -1."""
+    streams = replace(rules, reward="streams")
+    ours = {
+        "win_rate": replace(rules, reward="win_rate"),
+        "win_minus_loss": replace(rules, reward="win_minus_loss"),
+        "gen": replace(streams, lambda_gen=1.0, lambda_judge=0.0, format_penalty=False),
+        "streams all": replace(streams, consensus="all"),
+        "streams others": replace(streams, consensus="others"),
+    }
+    return ours | {name: replace(ours[of], ballots="literal", unjudged="literal") for name, of in LITERAL.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class InTurns:
+    """A stream of one debate: whether it varies, and per turn ``(value, what it should reward)`` where both are known."""
+
+    varies: bool
+    pairs: Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One debate: each candidate's reward of each agent, as training credits it, and whether the agent is right (or NaN)."""
+
+    question: tuple[str, str]
+    truth: Truth | None
+    right_A: Array
+    rewards_CA: Array
+    signal_C: tuple[bool, ...]
+    streams: Mapping[str, InTurns]
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        return ~np.isnan(self.right_A)
+
+
+def compare(debate: Debate, named: Mapping[str, RewardRules], grade: Grader) -> Compared:
+    """Score a debate under each of the named rules, its votes counted once for each way of counting."""
+    tallies: dict[tuple[SelfVotes, Ballots], Tally] = {}
+    for rules in named.values():
+        if (rules.self_votes, rules.ballots) not in tallies:
+            counted = tally(debate, self_votes=rules.self_votes, ballots=rules.ballots)
+            tallies[rules.self_votes, rules.ballots] = counted
+    scored = {name: score_votes(debate, tallies[rules.self_votes, rules.ballots], rules) for name, rules in named.items()}
+    centred = {name: advantages([one])[0] for name, one in scored.items()}
+    right: Truth | None = None
+    right_A = np.full(debate.agents, np.nan)
+    if debate.question.answer is not None:
+        grades = turn_grades([debate], grade)[0]
+        right = truth(grades)
+        right_A = np.array([np.nan if ok is None else float(ok) for ok in truth(final_grades(debate, grades))])
+    return Compared(
+        (debate.question.dataset, debate.question.id),
+        right,
+        right_A,
+        np.array([_per_agent(scored[name], centred[name]) for name in named]),
+        tuple(has_signal(scored[name].streams, centred[name]) for name in named),
+        {name: _in_turns(scored[of], stream, right) for name, (of, stream) in STREAMS.items()},
+    )
+
+
+def _per_agent(scored: Scored, centred: Sequence[Values]) -> list[float]:
+    """Per agent and stream, the mean advantage of its units with signal, 0 without any; weighted and summed."""
+    totals = [0.0] * scored.debate.agents
+    for stream, values in zip(scored.streams, centred, strict=True):
+        of: dict[int, list[float]] = defaultdict(list)
+        for unit, value in enumerate(values):
+            if value is not None:
+                of[unit if stream.unit == "agent" else scored.debate.turns[unit].agent].append(value)
+        for agent, held in of.items():
+            totals[agent] += stream.weight * sum(held) / len(held)
+    return totals
+
+
+def _in_turns(scored: Scored, name: str, right: Truth | None) -> InTurns:
+    """A stream turn by turn, beside what it should reward: being right, or voting for who is."""
+    values = next(stream.values for stream in scored.streams if stream.name == name)
+    varies = len({value for value in values if value is not None}) > 1
+    if right is None:
+        return InTurns(varies, ())
+    should = right if name == "gen" else _vote_accuracy(scored.tally, right)
+    both = zip(values, should, strict=True)
+    return InTurns(varies, [(x, float(y)) for x, y in both if x is not None and y is not None])
+
+
+def _vote_accuracy(tallied: Tally, right: Truth) -> list[float | None]:
+    """Per turn, the share of its votes between a right and a wrong solution that are for the right one; a tie is half."""
+    marks: list[list[float]] = [[] for _ in right]
+    for vote in tallied.votes:
+        if vote.judged and {right[vote.judged[0]], right[vote.judged[1]]} == {True, False}:
+            marks[vote.turn].append(0.5 if vote.op == "=" else float(bool(right[vote.judged[0]])))
+    return [sum(given) / len(given) if given else None for given in marks]
