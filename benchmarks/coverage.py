@@ -210,7 +210,8 @@ def main() -> int:
         "least_10_and_20_questions": round(worst_small, 4),
     }
     print(json.dumps(result))
-    return int(min(within + exact) < 0.93 or max(within) > 0.97 or max(exact) > 0.9705)
+    chance = 0.005  # a thousand measurements
+    return int(min(within) < 0.93 - chance or max(within) > 0.97 + chance or min(exact) < 0.93 or max(exact) > 0.9705)
 
 
 if __name__ == "__main__":
