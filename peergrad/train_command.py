@@ -23,6 +23,8 @@ def train(config: TrainConfig) -> int:
     """Train, showing how it goes; returns the exit code."""
     console = Console(highlight=False)
     with Screen(console, config.learn.steps, config.warm.warm_steps) as screen:
+        if not Run(config.keep.out or Path()).exists:
+            screen.say("a new run; `peergrad check` with the same settings says on a sample whether it can work")
         work = until_done(lambda asked: train_run(config, screen, stop=asked), screen, lambda: _newest(config))
         run = asyncio.run(work)
     _conclude(console, run)
@@ -71,5 +73,6 @@ def estimate(config: TrainConfig) -> str:
         f"at most {replies * debate.max_tokens:,} sampled.\n"
         f"# Prompts begin with about {first:.0f} tokens (4 letters each) and may grow to {longest:,.0f}; "
         f"at most {trained:,.0f} tokens trained on.\n"
+        "# Whether it can work: `peergrad check` with the same settings.\n"
         f"# {config.learn.steps} steps: {config.learn.steps * batch / len(made.task):.2f} times {len(made.task)} questions."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from peergrad.debate.batch import Batcher
@@ -21,7 +22,8 @@ async def direct(sampler: Sampler, task: Task, questions: Sequence[Question], ma
     """One answer to each question, without debate, the likeliest words taken."""
     played = await _play(Direct(max_tokens=max_tokens), questions, sampler, "direct/")
     name = f"eval/direct/{task.name}"
-    return answer_metrics(turn_grades(played.debates, task.grade), name) | {f"{name}/dropped": float(len(played.dropped))}
+    grades = await asyncio.to_thread(turn_grades, played.debates, task.grade)
+    return answer_metrics(grades, name) | {f"{name}/dropped": float(len(played.dropped))}
 
 
 async def debated(
@@ -31,7 +33,8 @@ async def debated(
     played = await _play(protocol, questions, sampler, prefix)
     batch = [score(debate, rules) for debate in played.debates]
     name = f"eval/debate/{task.name}"
-    measured = form(batch) | answers(batch, task, name) | {"dropped": float(len(played.dropped))}
+    graded = await asyncio.to_thread(answers, batch, task, name)
+    measured = form(batch) | graded | {"dropped": float(len(played.dropped))}
     return {key if key.startswith("eval/") else f"{name}/{key}": value for key, value in measured.items()}, played
 
 

@@ -104,9 +104,10 @@ async def evaluate(
             folder.begin(to_toml(made.config), _facts(made))
         work = _Evaluation(made, folder, watch)
         try:
-            outcome = await work.go(policy, opponent)
+            measure = await work.play(policy, opponent)
         finally:
             folder.flush()
+        outcome = await asyncio.to_thread(measure)  # comparing answers may take long, and signals must be heard
         about = _facts(made) | {"dropped": work.dropped, "times": folder.times(), "settings": _plain(flat(made.config))}
         found = result(outcome, made.task.name) | about
         folder.publish(found, show(found))
@@ -129,8 +130,8 @@ class _Evaluation:
         self.made, self.folder, self.watch = made, folder, watch
         self.dropped: dict[str, str] = {}
 
-    async def go(self, policy: Sampler, opponent: Sampler | None) -> Outcome:
-        """Play all parts; questions of which anything was dropped are left out."""
+    async def play(self, policy: Sampler, opponent: Sampler | None) -> Callable[[], Outcome]:
+        """Play all parts; what is returned measures them. Questions of which anything was dropped are left out."""
         mode, by = self.made.config.measure.mode, self.made.config.measure.cost
         protocol, tokens = self.made.protocol, self.made.config.debate.max_tokens
         direct = await self._once("direct", Direct(max_tokens=tokens), policy, "direct/")
@@ -142,7 +143,7 @@ class _Evaluation:
             questions = self._whole(direct, *seats)
             ids = [question.id for question in questions]
             by_seat = [[debates[name] for name in ids] for debates in seats]
-            return joined(self._direct(ids, direct, {}), seat_outcome(ids, by_seat, self._grade))
+            return lambda: joined(self._direct(ids, direct, {}), seat_outcome(ids, by_seat, self._grade))
         debates = await self._once("debate", protocol, policy, "debate/") if mode == "debate" else {}
         # Where nobody counts tokens, equal cost can't be had: there are k independent answers, and that is all.
         budgets = (
@@ -153,10 +154,10 @@ class _Evaluation:
         samples = await self._drawn("samples", lambda _: sample, policy, budgets, self.made.k)
         if mode == "direct":
             ids = [question.id for question in self._whole(direct, samples)]
-            return self._direct(ids, direct, samples)
+            return lambda: self._direct(ids, direct, samples)
         chains = await self._drawn("alone", self._alone, policy, budgets, 1) if budgets else {name: [] for name in debates}
         ids = [question.id for question in self._whole(direct, debates, samples, chains)]
-        return joined(
+        return lambda: joined(
             self._direct(ids, direct, samples),
             debate_outcome(
                 ids,

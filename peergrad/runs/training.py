@@ -228,7 +228,8 @@ class _Training:
         async with contextlib.aclosing(train(self.trainer, self._rollout(), learn, first=at.step)) as steps:
             async for step in steps:
                 at = Progress(step.index + 1)
-                metrics: dict[str, Any] = dict(step_metrics(step, self.plan.task))
+                # Comparing answers may take long, and signals must be heard.
+                metrics: dict[str, Any] = dict(await asyncio.to_thread(step_metrics, step, self.plan.task))
                 history.append(metrics)
                 sounding = alarms(history, step)
                 metrics["alarms"] = [alarm.name for alarm in sounding]
