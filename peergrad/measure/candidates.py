@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,10 @@ from peergrad.learn.advantages import Values, advantages, has_signal
 from peergrad.measure.grades import Grader, Truth, final_grades, truth, turn_grades
 from peergrad.reward.rewards import RewardRules, Scored, score_votes
 from peergrad.reward.tally import Ballots, SelfVotes, Tally, tally
+from peergrad.tasks.base import Grade
 
 Array = NDArray[np.float64]
+_AT_ONCE = 200
 
 LITERAL = {
     "win_rate literal": "win_rate",
@@ -71,8 +74,18 @@ class Compared:
         return ~np.isnan(self.right_A)
 
 
-def compare(debate: Debate, named: Mapping[str, RewardRules], grade: Grader) -> Compared:
-    """Score a debate under each of the named rules, its votes counted once for each way of counting."""
+def compare_all(debates: Iterable[Debate], named: Mapping[str, RewardRules], grade: Grader) -> Iterator[Compared]:
+    """Score debates under each of the named rules. Some are held at a time, so that slow grades can be made side by side."""
+    coming = iter(debates)
+    while held := list(islice(coming, _AT_ONCE)):
+        known = [debate for debate in held if debate.question.answer is not None]
+        graded = iter(turn_grades(known, grade))
+        for debate in held:
+            yield _compare(debate, named, None if debate.question.answer is None else next(graded))
+
+
+def _compare(debate: Debate, named: Mapping[str, RewardRules], grades: Sequence[Grade] | None) -> Compared:
+    """One debate, its votes counted once for each way of counting."""
     tallies: dict[tuple[SelfVotes, Ballots], Tally] = {}
     for rules in named.values():
         if (rules.self_votes, rules.ballots) not in tallies:
@@ -82,8 +95,7 @@ def compare(debate: Debate, named: Mapping[str, RewardRules], grade: Grader) -> 
     centred = {name: advantages([one])[0] for name, one in scored.items()}
     right: Truth | None = None
     right_A = np.full(debate.agents, np.nan)
-    if debate.question.answer is not None:
-        grades = turn_grades([debate], grade)[0]
+    if grades is not None:
         right = truth(grades)
         right_A = np.array([np.nan if ok is None else float(ok) for ok in truth(final_grades(debate, grades))])
     return Compared(

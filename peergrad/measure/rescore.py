@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peergrad.debate.types import Debate
-from peergrad.measure.candidates import LITERAL, STREAMS, Array, Compared, candidates, compare
+from peergrad.measure.candidates import LITERAL, STREAMS, Array, Compared, candidates, compare_all
 from peergrad.measure.correlation import correlation, correlation_difference
 from peergrad.measure.grades import Grader
 from peergrad.measure.statistics import Interval, ratio
@@ -64,7 +64,7 @@ def rescore(debates: Iterable[Debate], rules: RewardRules, grade: Grader) -> Res
     """Score every debate under every candidate and hold the rewards against the truth, where there is one."""
     named = candidates(rules)
     names = list(named)
-    table = [compare(debate, named, grade) for debate in debates]
+    table = list(compare_all(debates, named, grade))
     kept = [i for i, name in enumerate(names) if name not in LITERAL or _differ(table, i, names.index(LITERAL[name]))]
     with_known = [row for row in table if row.known.any()]
     mixed = [row for row in with_known if len(set(row.right_A[row.known])) == 2]
