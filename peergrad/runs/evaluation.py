@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from peergrad.config import EvalConfig
-from peergrad.debate.batch import Batcher
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.play import play_all
 from peergrad.debate.protocols import Direct, Parallel, Sequential
@@ -96,17 +95,17 @@ async def evaluate(
             if folder.finished:
                 watch.say(f"{folder.path} is finished; this is what was found. Give another folder (out) to evaluate again")
                 return folder.result()
-        players = Players(made.config.engine, made.config.measure.seed, watch.say)
-        sampler_of = sampler_of or players.sampler
-        policy = await sampler_of(made.policy)
-        opponent = await sampler_of(made.opponent) if made.opponent else None
-        if not folder.exists:
-            folder.begin(to_toml(made.config), _facts(made))
-        work = _Evaluation(made, folder, watch)
-        try:
-            measure = await work.play(policy, opponent)
-        finally:
-            folder.flush()
+        async with Players(made.config.engine, made.config.measure.seed, watch.say) as players:
+            sampler_of = sampler_of or players.sampler
+            policy = await sampler_of(made.policy)
+            opponent = await sampler_of(made.opponent) if made.opponent else None
+            if not folder.exists:
+                folder.begin(to_toml(made.config), _facts(made))
+            work = _Evaluation(made, folder, watch)
+            try:
+                measure = await work.play(policy, opponent)
+            finally:
+                folder.flush()
         outcome = await asyncio.to_thread(measure)  # comparing answers may take long, and signals must be heard
         about = _facts(made) | {"dropped": work.dropped, "times": folder.times(), "settings": _plain(flat(made.config))}
         found = result(outcome, made.task.name) | about
@@ -238,11 +237,9 @@ class _Evaluation:
                 self.folder.keep(part, debate)
             self.watch.debate(debate)
 
-        deadline = self.made.config.engine.deadline_s
-        async with Batcher(sampler, max_asks=100_000, max_calls=1, deadline_s=deadline) as batcher:
-            played = await asyncio.gather(
-                *(play_all(b.protocol, b.questions, batcher, prefix=b.prefix, done=done) for b in missing if b.questions)
-            )
+        played = await asyncio.gather(
+            *(play_all(b.protocol, b.questions, sampler, prefix=b.prefix, done=done) for b in missing if b.questions)
+        )
         self.folder.flush()
         self.folder.took(part, time.monotonic() - started, sampled)
         dropped = {name: why for one in played for name, why in one.dropped.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from peergrad.config import EngineConfig, TrainConfig
+from peergrad.debate.batch import Batcher
 from peergrad.debate.errors import UserError
 from peergrad.debate.sampler import Sampler
 from peergrad.runs.folder import Run
@@ -67,20 +69,32 @@ def _base_of(run: Run) -> str:
 
 
 class Players:
-    """Loads those who are asked for; players of one base model share its weights."""
+    """Loads those who are asked for; players of one base model share its weights. Leaving ends every call under way.
+
+    Example: ``async with Players(config.engine, seed=0) as players: await players.sampler(player("smollm2"))``
+    """
 
     def __init__(self, config: EngineConfig, seed: int, say: Callable[[str], None] = lambda _: None) -> None:
         self._config, self._seed, self._say = config, seed, say
         self._engines: dict[str, Local] = {}
+        self._open = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Players:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._open.aclose()
 
     async def sampler(self, who: Player) -> Sampler:
-        """A sampler for a player."""
+        """A sampler for a player, to be given to ``play_all`` as it is."""
         engine = self._engines.get(who.base)
         if engine is None:
             self._say(f"loading {who.base}")
             # Not on this thread, which must hear signals.
             engine = self._engines[who.base] = await asyncio.to_thread(self._load, who.base)
-        return engine.base_sampler() if who.adapter is None else await engine.adapted(who.adapter)
+        sampler = engine.base_sampler() if who.adapter is None else await engine.adapted(who.adapter)
+        batcher = Batcher(sampler, max_asks=100_000, max_calls=1, deadline_s=self._config.deadline_s)
+        return await self._open.enter_async_context(batcher)
 
     def _load(self, model: str) -> Local:
         try:
