@@ -1,0 +1,52 @@
+"""So many at a time, those that are furthest first."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class Slots:
+    """A limit on what is under way. Of those waiting, the one furthest in its debate goes first.
+
+    First come, first served would begin every debate before it ended any, and a budget spent halfway would have bought
+    nothing whole.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._arrivals = itertools.count()
+
+    @asynccontextmanager
+    async def held(self, turn: int) -> AsyncIterator[None]:
+        """A slot, for an ask with this turn's index."""
+        if self._free:
+            self._free -= 1
+        else:
+            await self._wait(turn)
+        try:
+            yield
+        finally:
+            self._release()
+
+    async def _wait(self, turn: int) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (-turn, next(self._arrivals), future))
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():  # it was handed a slot while it was being cancelled
+                self._release()
+            raise
+
+    def _release(self) -> None:
+        while self._waiting:
+            future = heapq.heappop(self._waiting)[2]
+            if not future.done():
+                future.set_result(None)
+                return
+        self._free += 1
