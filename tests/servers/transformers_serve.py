@@ -53,7 +53,7 @@ def serving(model: Path) -> Iterator[str]:
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         try:
-            wait_for(f"http://127.0.0.1:{port}/v1/models", process)
+            wait_for(f"http://127.0.0.1:{port}/health", process)
             yield f"http://127.0.0.1:{port}/v1"
         except BaseException:
             log.seek(0)

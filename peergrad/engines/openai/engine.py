@@ -80,7 +80,7 @@ class Api:
         return await all_of([self._answer(ask) for ask in asks])
 
     async def _answer(self, ask: Ask) -> Answer:
-        async with self._slots.held(ask.turn):
+        async with self._slots.held(ask.seen):
             try:
                 return await self._ask(ask)
             except UserError as error:

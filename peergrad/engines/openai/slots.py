@@ -22,20 +22,20 @@ class Slots:
         self._arrivals = itertools.count()
 
     @asynccontextmanager
-    async def held(self, turn: int) -> AsyncIterator[None]:
-        """A slot, for an ask with this turn's index."""
+    async def held(self, seen: int) -> AsyncIterator[None]:
+        """A slot, for an ask whose author has seen so many turns."""
         if self._free:
             self._free -= 1
         else:
-            await self._wait(turn)
+            await self._wait(seen)
         try:
             yield
         finally:
             self._release()
 
-    async def _wait(self, turn: int) -> None:
+    async def _wait(self, seen: int) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (-turn, next(self._arrivals), future))
+        heapq.heappush(self._waiting, (-seen, next(self._arrivals), future))
         try:
             await future
         except asyncio.CancelledError:
