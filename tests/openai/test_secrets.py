@@ -121,6 +121,7 @@ def test_planted_secrets_stay_where_they_are(place, stream, logs, capfd, monkeyp
     assert len(logs.getvalue()) > 1000
     out, err = capfd.readouterr()
     free_of_secrets("\n".join([*told, *pieces, "".join(pieces), out, err]))
+    assert KEY[:9] not in "".join(pieces)
     free_of_secrets(logs.getvalue())
 
 

@@ -8,6 +8,8 @@ import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import os
+GAP_S = float(os.environ.get("GAP","0.002"))
 
 class Slots:
     """A limit on what is under way. Of those waiting, the one furthest in its debate goes first.
@@ -20,6 +22,7 @@ class Slots:
         self._free = count
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._arrivals = itertools.count()
+        self._last = 0.0
 
     @asynccontextmanager
     async def held(self, seen: int) -> AsyncIterator[None]:
@@ -29,9 +32,16 @@ class Slots:
         else:
             await self._wait(seen)
         try:
+            await self._pace()
             yield
         finally:
             self._release()
+
+    async def _pace(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self._last = max(now, self._last + GAP_S)
+        if self._last > now:
+            await asyncio.sleep(self._last - now)
 
     async def _wait(self, seen: int) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
