@@ -23,7 +23,9 @@ from peergrad.engines.openai.rules import ApiRules
 
 LATENCY_S, DEBATES, AGENTS, ROUNDS = 0.05, 200, 3, 2
 TEXT = (
-    "<solution>\n" + "17 + 25 is 42. " * 20 + "\n</solution>\n<evaluation>\nfine\n</evaluation>\n<comparison>\nN/A\n</comparison>"
+    "<solution>\n"
+    + "17 + 25 is 42. " * 20
+    + "\n</solution>\n<evaluation>\nfine\n</evaluation>\n<comparison>\nN/A\n</comparison>"
 )
 CHOICE = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": TEXT}}
 BODY = json.dumps({"choices": [CHOICE], "usage": {"prompt_tokens": 400, "completion_tokens": 150}}).encode()
@@ -59,7 +61,8 @@ async def measure(url: str, limit: int, *, floor: bool = False) -> float:
         await play_all(Parallel(agents=AGENTS, max_rounds=1), questions[: limit // AGENTS + 1], api)  # open the connections
         if not floor:
             played = await play_all(protocol, questions, api)
-            assert len(played.debates) == DEBATES and played.seconds
+            assert len(played.debates) == DEBATES
+            assert played.seconds
             return played.seconds
         started, slots = time.monotonic(), asyncio.Semaphore(limit)
         messages = [{"role": "user", "content": "x" * 1500}]

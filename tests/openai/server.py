@@ -37,7 +37,9 @@ class Response:
         return self.content if isinstance(self.content, bytes) else json.dumps(self.content).encode()
 
 
-def completion(text: str | None, finish: str | None = "stop", *, message=None, usage=(10, 5), **choice: Any) -> dict[str, Any]:
+def completion(
+    text: str | None, finish: str | None = "stop", *, message=None, usage=(10, 5), **choice: Any
+) -> dict[str, Any]:
     """A body as servers send it."""
     message = {"role": "assistant", "content": text} | (message or {})
     body: dict[str, Any] = {"id": "c", "object": "chat.completion", "created": 1, "model": "m"}
@@ -47,7 +49,9 @@ def completion(text: str | None, finish: str | None = "stop", *, message=None, u
     return body
 
 
-def events(pieces: Sequence[str], finish: str | None = "stop", *, usage=(10, 5), done: bool = True, **choice: Any) -> Response:
+def events(
+    pieces: Sequence[str], finish: str | None = "stop", *, usage=(10, 5), done: bool = True, **choice: Any
+) -> Response:
     """A stream as servers send it."""
     chunks = [{"choices": [{"index": 0, "delta": {"role": "assistant", "content": piece}}]} for piece in pieces]
     if finish:

@@ -136,7 +136,7 @@ def test_nobody_there():
         async with Api(ApiRules(model="m", base_url=url), environ={}) as api:
             await api.sample([an_ask()])
 
-    with pytest.raises(UserError, match="^base_url: m at 127.*can't be reached \\(ConnectError.*start the server"):
+    with pytest.raises(UserError, match=r"^base_url: m at 127.*can't be reached \(ConnectError.*start the server"):
         asyncio.run(asyncio.wait_for(run(), 10))
 
 
@@ -205,11 +205,11 @@ def test_without_a_budget_nothing_halts():
 
 
 def test_a_budget_needs_usage_and_prices():
-    with pytest.raises(UserError, match="^budget: .*does not say how many tokens"):
+    with pytest.raises(UserError, match=r"^budget: .*does not say how many tokens"):
         asked(lambda _: Response(completion(DONE, usage=None)), meter=Meter(budget_tokens=100))
-    with pytest.raises(UserError, match="^budget_usd: .*price_in"):
+    with pytest.raises(UserError, match=r"^budget_usd: .*price_in"):
         Api(ApiRules(model="m", base_url="http://x/v1"), meter=Meter(budget_usd=1), environ={})
-    with pytest.raises(UserError, match="^budget_tokens: 0 is not possible"):
+    with pytest.raises(UserError, match=r"^budget_tokens: 0 is not possible"):
         Meter(budget_tokens=0)
 
 

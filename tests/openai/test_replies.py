@@ -266,7 +266,7 @@ def test_a_server_without_usage_in_streams():
 
 
 def test_temperature_refused_is_a_sentence():
-    with pytest.raises(UserError, match="^send_temperature: "):
+    with pytest.raises(UserError, match=r"^send_temperature: "):
         asked(refusing("temperature", wording="Unsupported value: '{}' does not support 0.7 with this model."))
     (answer,), server = asked(refusing("temperature"), send_temperature=False)
     assert answer.text == DONE
@@ -274,7 +274,7 @@ def test_temperature_refused_is_a_sentence():
 
 
 def test_tokens_refused_is_a_sentence():
-    with pytest.raises(UserError, match="^tokens: "):
+    with pytest.raises(UserError, match=r"^tokens: "):
         asked(refusing("logprobs", wording="{} is not supported"), tokens=True)
 
 

@@ -145,23 +145,23 @@ def test_there_are_twenty_places():
     ],
 )
 def test_an_address_with_a_secret_is_refused_without_repeating_it(url):
-    with pytest.raises(UserError, match="^base_url: ") as caught:
+    with pytest.raises(UserError, match=r"^base_url: ") as caught:
         ApiRules(model="m", base_url=url)
     free_of_secrets("".join(traceback.format_exception(caught.value)))
-    with pytest.raises(UserError, match="^OPENAI_BASE_URL: ") as caught:
+    with pytest.raises(UserError, match=r"^OPENAI_BASE_URL: ") as caught:
         Api(ApiRules(model="m"), environ={"OPENAI_BASE_URL": url, "OPENAI_API_KEY": KEY})
     free_of_secrets("".join(traceback.format_exception(caught.value)))
 
 
 def test_the_key_comes_from_the_environment_alone():
-    with pytest.raises(UserError, match="^key_env: is no name") as caught:
+    with pytest.raises(UserError, match=r"^key_env: is no name") as caught:
         ApiRules(model="m", key_env=KEY)
     free_of_secrets(str(caught.value))
-    with pytest.raises(UserError, match="^OPENAI_API_KEY: is not set; put the key of api.openai.com into it"):
+    with pytest.raises(UserError, match=r"^OPENAI_API_KEY: is not set; put the key of api.openai.com into it"):
         Api(ApiRules(model="m"), environ={})
-    with pytest.raises(UserError, match="^MINE: is not set"):
+    with pytest.raises(UserError, match=r"^MINE: is not set"):
         Api(ApiRules(model="m", base_url="http://x/v1", key_env="MINE"), environ={"OPENAI_API_KEY": KEY})
-    with pytest.raises(UserError, match="^MINE: holds no key") as caught:
+    with pytest.raises(UserError, match=r"^MINE: holds no key") as caught:
         Api(ApiRules(model="m", key_env="MINE"), environ={"MINE": f"{KEY}\n{KEY}"})
     free_of_secrets(str(caught.value))
 

@@ -92,15 +92,20 @@ async def check_replies(rules: ApiRules) -> None:
     plain = await one(rules, ask(question))
     print(f"asked plainly: {plain.text!r} {plain.usage}")
     assert "Paris" in plain.text
-    assert plain.usage and plain.usage.prompt > 0 and plain.usage.sampled > 0
+    assert plain.usage
+    assert plain.usage.prompt > 0
+    assert plain.usage.sampled > 0
     stopped = await one(rules, ask(question, "Paris"))
     print(f"stopped at 'Paris': {stopped.text!r} {stopped.usage}")
-    assert stopped.text.endswith("Paris") and stopped.text.count("Paris") == 1 and not stopped.truncated
+    assert stopped.text.endswith("Paris")
+    assert stopped.text.count("Paris") == 1
+    assert not stopped.truncated
     for asked, before in ((ask(question), plain), (ask(question, "Paris"), stopped)):
         heard: list[str | None] = []
         streamed = await one(rules, asked, heard)
         print(f"the same as a stream, in {len(heard)} pieces: {streamed.text!r} {streamed.usage}")
-        assert streamed.text == before.text == "".join(piece or "" for piece in heard) and None not in heard
+        assert streamed.text == before.text == "".join(piece or "" for piece in heard)
+        assert None not in heard
     short = await one(rules, replace(ask("Count from one to a hundred."), max_tokens=5))
     print(f"at most 5 tokens: {short.text!r} {short.usage}, truncated: {short.truncated}")
     assert short.truncated

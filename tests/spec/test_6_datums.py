@@ -122,5 +122,5 @@ def test_6_7_each_token_keeps_its_temperature():  # SPEC 6.7
 
 def test_a_debate_without_tokens_cannot_be_trained_on():
     debate = parallel(3, ["N/A"] * 3)
-    with pytest.raises(UserError, match="no tokens were kept.*warm_from"):
+    with pytest.raises(UserError, match=r"no tokens were kept.*warm_from"):
         datums(debate, credit(debate, (), ()))

@@ -86,7 +86,7 @@ class Api:
             except UserError as error:
                 raise UserError(self._secrets.exact(str(error))) from None
             except EngineError as error:
-                if isinstance(error, Halted):
+                if isinstance(error, Halted) and not self.meter.halted:
                     self._halted = str(error)
                 return type(error)(self._secrets.exact(str(error)))
             except Exception as error:  # the client's own, or ours: no cause is passed on, it may hold headers

@@ -8,8 +8,8 @@ import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import os
-GAP_S = float(os.environ.get("GAP","0.002"))
+GAP_S = 0.001  # begun at one moment, requests would be answered at one moment, and the work on each wait for all others
+
 
 class Slots:
     """A limit on what is under way. Of those waiting, the one furthest in its debate goes first.
