@@ -2,13 +2,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check bench clean
+.PHONY: demo test test-servers check bench clean
 
 demo: .venv/ready
 	$(BIN)/peergrad train --preset demo
 
 test: .venv/ready
 	$(BIN)/python -m pytest
+
+# Against a real server, which it installs into .venv-servers; not part of the tests.
+test-servers: .venv/ready
+	$(BIN)/python -u -m tests.servers.transformers_serve
 
 check: .venv/ready
 	$(BIN)/ruff check .
@@ -26,11 +30,12 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/local_cpu.py
 	$(BIN)/python benchmarks/cpu_products.py
 	$(BIN)/python benchmarks/demo_step.py
+	$(BIN)/python benchmarks/api_concurrency.py
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,local,math]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,local,math,openai]'
 	touch .venv/ready
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-servers .pytest_cache .ruff_cache .hypothesis .import_linter_cache

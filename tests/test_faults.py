@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from peergrad import Batcher, EngineError, Parallel, Question, Scripted, Sequential, play, play_all
+from peergrad import Batcher, EngineError, Parallel, Question, Scripted, Seats, Sequential, UserError, play, play_all
+from peergrad.debate.errors import Halted
 from peergrad.debate.sampler import answered
 from peergrad.debate.types import Reply, Tokens
 from tests.helpers import full, short
@@ -250,3 +251,37 @@ def test_an_answer_per_ask_whatever_a_sampler_does():
     (first, second) = asyncio.run(answered(Odd(), [None, None]))
     assert isinstance(first, EngineError)
     assert "1 answers to 2 asks" in str(second)
+
+
+@pytest.mark.parametrize("table", [False, True], ids=["batched", "seats"])
+def test_a_persons_mistake_ends_the_run_at_once(table):
+    class Locked(Scripted):
+        async def sample(self, asks):
+            await asyncio.sleep(0.01)
+            raise UserError("key: is wrong")
+
+    class Slow(Scripted):
+        async def sample(self, asks):
+            await asyncio.sleep(3600)
+
+    async def run():
+        async with Batcher(Locked(talk), max_asks=3) as batcher:
+            sampler = Seats({0: Locked(talk)}, others=Slow(talk)) if table else batcher
+            with pytest.raises(UserError, match="key: is wrong"):
+                await play_all(Parallel(), questions(20), sampler)
+        await asyncio.sleep(0)
+        return asyncio.all_tasks() - {asyncio.current_task()}
+
+    assert not asyncio.run(run())
+
+
+def test_a_halt_keeps_what_is_done_and_says_why():
+    class Spent(Scripted):
+        async def sample(self, asks):
+            return [Halted("spent")] * len(asks) if self.asked >= 27 else await super().sample(asks)
+
+    played = asyncio.run(play_all(Parallel(agents=3, max_rounds=3), questions(5), Spent(talk)))
+    assert played.halted == "spent"
+    assert len(played.debates) + len(played.dropped) == 5
+    assert set(played.dropped.values()) == {"spent"}
+    assert asyncio.run(play_all(Parallel(), questions(2), Scripted(talk))).halted is None

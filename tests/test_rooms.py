@@ -30,6 +30,8 @@ def test_rooms_import_downwards_only():
         ("measure/quality.py", "import peergrad.web.report"),
         ("learn/losses.py", "import torch"),
         ("debate/types.py", "import pydantic"),
+        ("debate/sampler.py", "import openai"),
+        ("engines/scripted.py", "import httpx2"),
     ],
 )
 def test_a_forbidden_import_fails_the_lint(tmp_path, room, line):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from peergrad.debate.errors import EngineError
+from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.sampler import Answer, Sampler, answered
 from peergrad.debate.types import Ask
 
@@ -96,6 +96,11 @@ class Batcher:
             # Not wait_for: a sampler deaf to cancellation must not hold the debates beyond their deadline.
             await asyncio.wait({call}, timeout=self._deadline_s)
             answers = call.result() if call.done() else [self._late()] * len(batch)
+        except UserError as error:
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(error)
+            return
         finally:
             if not call.done():
                 call.cancel()

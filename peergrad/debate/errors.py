@@ -1,4 +1,4 @@
-"""The two things that can go wrong and are not our bug (a model's bad reply is neither: it is data on the turn)."""
+"""The things that can go wrong and are not our bug (a model's bad reply is neither: it is data on the turn)."""
 
 
 class UserError(Exception):
@@ -7,3 +7,9 @@ class UserError(Exception):
 
 class EngineError(Exception):
     """The world failed an ask (time-out, connection, memory). Its debate is dropped whole, counted, never rewarded."""
+
+
+class Halted(EngineError):  # noqa: N818 (nothing is broken)
+    """Nobody will answer any more, although nothing is broken: a budget or a credit is spent. What is done is kept, and
+    what is not can be played another time.
+    """

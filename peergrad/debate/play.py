@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from peergrad.debate.errors import EngineError
+from peergrad.debate.errors import EngineError, Halted, UserError
 from peergrad.debate.sampler import Sampler, answered
 from peergrad.debate.types import Debate, Protocol, Question, Reply
 
@@ -22,7 +22,7 @@ async def play(protocol: Protocol, question: Question, sampler: Sampler, *, id: 
         replies: list[Reply] = []
         for answer in await answered(sampler, wave):
             if isinstance(answer, EngineError):
-                raise EngineError(str(answer)) from answer  # one answer may stand for many asks: raise a copy
+                raise type(answer)(str(answer)) from answer  # one answer may stand for many asks: raise a copy
             replies.append(answer)
         debate = debate.extend(wave, replies)
     return debate
@@ -32,12 +32,14 @@ async def play(protocol: Protocol, question: Question, sampler: Sampler, *, id: 
 class Played:
     """What came of many debates: those that ended, in the order asked, and why the others were dropped, by id.
 
-    ``seconds`` is how long it took to play them; ``None`` for debates kept from before.
+    ``seconds`` is how long it took to play them; ``None`` for debates kept from before. ``halted`` says why nobody answers
+    any more, if so: some of the dropped debates were then not failed but left for another time.
     """
 
     debates: tuple[Debate, ...]
     dropped: dict[str, str]
     seconds: float | None = None
+    halted: str | None = None
 
 
 async def play_all(
@@ -51,12 +53,14 @@ async def play_all(
     """Many debates at once, one per question. A debate the world failed is dropped whole and counted, never half kept.
 
     A debate is named by ``prefix`` and its question, which keeps apart debates about the same question. ``done`` is told
-    of each debate as it ends, ``None`` for one that was dropped. Give a ``Batcher`` as the sampler.
+    of each debate as it ends, ``None`` for one that was dropped. A sampler that works best on many asks at once is given as
+    a ``Batcher``. A ``UserError`` of the sampler ends all of them.
     """
     ids = [question.id for question in questions]
     if len(set(ids)) != len(ids):
         raise ValueError("play_all needs questions with different ids: they seed the sampling and name the debates")
     dropped: dict[str, str] = {}
+    halted: list[str] = []
     started = time.monotonic()
 
     async def one(question: Question) -> Debate | None:
@@ -64,11 +68,21 @@ async def play_all(
             debate = await play(protocol, question, sampler, id=prefix + question.id)
         except EngineError as error:
             dropped[prefix + question.id] = str(error)
+            if isinstance(error, Halted):
+                halted.append(str(error))
             debate = None
         done(debate)
         return debate
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(question)) for question in questions]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(question)) for question in questions]
+    except* UserError as errors:
+        raise _first(errors) from None
     debates = tuple(debate for task in tasks if (debate := task.result()))
-    return Played(debates, dropped, time.monotonic() - started)
+    return Played(debates, dropped, time.monotonic() - started, halted[0] if halted else None)
+
+
+def _first(errors: BaseExceptionGroup[UserError]) -> UserError:
+    found = errors.exceptions[0]
+    return _first(found) if isinstance(found, BaseExceptionGroup) else UserError(str(found))

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import typing
-from collections.abc import Mapping, Sequence
-from typing import cast
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
-from peergrad.debate.errors import EngineError
+from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.types import Ask, Reply
 
 Answer = Reply | EngineError
+T = TypeVar("T")
 
 
 class Sampler(typing.Protocol):
     """Answers asks, in their order. A snapshot: its weights never change under it.
 
     An ask the world failed is answered by an ``EngineError`` in its place, so that it costs its own debate and no other;
-    raising fails every ask of the call.
+    raising one fails every ask of the call. A ``UserError`` (a wrong key, no such model) is no answer: it ends the run.
     """
 
     async def sample(self, asks: Sequence[Ask]) -> Sequence[Answer]: ...
@@ -44,14 +45,27 @@ class Seats:
             for index, answer in zip(indices, await answered(sampler, [asks[i] for i in indices]), strict=True):
                 answers[index] = answer
 
-        await asyncio.gather(*(one(sampler, indices) for sampler, indices in by_sampler.values()))
+        await all_of([one(sampler, indices) for sampler, indices in by_sampler.values()])
         return [answer for answer in answers if answer is not None]
 
 
+async def all_of(parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """What they return, in order. If one raises, the others are ended before its exception is passed on."""
+    tasks = [asyncio.ensure_future(part) for part in parts]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def answered(sampler: Sampler, asks: Sequence[Ask]) -> Sequence[Answer]:
-    """One call of a sampler. Whatever it does, each ask gets a reply or an ``EngineError``."""
+    """One call of a sampler. Each ask gets a reply or an ``EngineError``; a ``UserError`` alone is raised."""
     try:
         answers = list(await sampler.sample(asks))
+    except UserError:
+        raise
     except EngineError as error:
         return [error] * len(asks)
     except Exception as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from peergrad.debate.errors import UserError
 from peergrad.debate.types import Debate, Floats, Ids, Tokens
 
 
@@ -36,7 +37,7 @@ def datums(debate: Debate, credit: Sequence[Floats]) -> list[Datum]:
     """Every agent's turns as training sequences, each sampled token in exactly one of them, once.
 
     Turns are joined while each prompt extends what is already there; else the sequence is closed and a new one begins.
-    ``credit`` gives each turn's advantage per token. Raises ``ValueError`` for a debate whose tokens were not kept.
+    ``credit`` gives each turn's advantage per token. Raises ``UserError`` for a debate whose tokens were not kept.
     """
     made: list[Datum] = []
     for agent in range(debate.agents):
@@ -45,7 +46,10 @@ def datums(debate: Debate, credit: Sequence[Floats]) -> list[Datum]:
             if turn.agent != agent:
                 continue
             if turn.tokens is None:
-                raise ValueError(f"debate {debate.id!r}, turn {index}: no tokens were kept, so it can't be trained on")
+                raise UserError(
+                    f"debate {debate.id!r}, turn {index}: no tokens were kept (its server gives none, or it was thinned "
+                    "out), so no reward can be trained on it; its words can be learned from by a warm start (warm_from)"
+                )
             if not sequence.extended_by(turn.tokens.prompt_T):
                 made.append(sequence.close(debate.id, agent))
                 sequence = _Sequence()

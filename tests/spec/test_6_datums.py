@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from peergrad.debate.errors import UserError
 from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.types import Tokens
 from peergrad.engines.base import decode
@@ -121,5 +122,5 @@ def test_6_7_each_token_keeps_its_temperature():  # SPEC 6.7
 
 def test_a_debate_without_tokens_cannot_be_trained_on():
     debate = parallel(3, ["N/A"] * 3)
-    with pytest.raises(ValueError, match="no tokens were kept"):
+    with pytest.raises(UserError, match=r"no tokens were kept.*warm_from"):
         datums(debate, credit(debate, (), ()))

@@ -1,0 +1,103 @@
+"""A request as a server takes it. Servers differ in what they take; what one refuses is not sent to it again."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from peergrad.debate.errors import UserError
+from peergrad.debate.types import Ask
+from peergrad.engines.openai.rules import ApiRules
+
+_KEEP_STOP = {"include_stop_str_in_output": True, "no_stop_trim": True}  # vLLM's and SGLang's word for the same
+# Nothing may stand between the model's distribution and the token drawn but the temperature (SPEC 6.7).
+_TOKENS = {
+    "logprobs": True,
+    "return_token_ids": True,
+    "return_prompt_token_ids": True,
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What a server is known to take."""
+
+    limit: str = "max_tokens"
+    seed: bool = True
+    stop: bool = True
+    keep_stop: bool = True
+    stream_usage: bool = True
+
+    def request(self, ask: Ask, rules: ApiRules, *, stream: bool) -> dict[str, Any]:
+        """The body of a request. Messages are sent as they are in the ask, so that what was said before stays a prefix."""
+        body: dict[str, Any] = {
+            "model": rules.model,
+            "messages": [{"role": message.role, "content": message.text} for message in ask.messages],
+            self.limit: ask.max_tokens,
+        }
+        if rules.send_temperature:
+            body["temperature"] = ask.temperature
+        if self.seed:
+            body["seed"] = seed_of(ask, rules.seed)
+        if ask.stop and self.stop:
+            body["stop"] = list(ask.stop)
+            if self.keep_stop:
+                body |= _KEEP_STOP
+        if rules.tokens:
+            body |= _TOKENS
+        if stream:
+            body["stream"] = True
+            if self.stream_usage:
+                body["stream_options"] = {"include_usage": True}
+        return body
+
+    def without(self, sent: Mapping[str, Any], param: str | None, said: str) -> Dialect | None:
+        """The dialect after a server refused something sent; ``None`` if it did not refuse a field that can be left out.
+
+        Raises ``UserError`` where leaving it out would not be what was asked for.
+        """
+        named = {name for name in sent if name == param or _names(said, name)}
+        if "temperature" in named:
+            raise UserError("send_temperature: this model takes no temperature but its own; set send_temperature to false")
+        if named & _TOKENS.keys():
+            raise UserError("tokens: this server gives no token ids with log-probabilities; set tokens to false")
+        known = self
+        if "max_tokens" in named:
+            known = replace(known, limit="max_completion_tokens")
+        if "seed" in named:
+            known = replace(known, seed=False)
+        if named & _KEEP_STOP.keys():
+            known = replace(known, keep_stop=False)
+        elif "stop" in named:
+            known = replace(known, stop=False)
+        if "stream_options" in named:
+            known = replace(known, stream_usage=False)
+        return known if known != self else None
+
+    def both(self, other: Dialect) -> Dialect:
+        """What both take: requests under way at the same time may each have found something."""
+        return Dialect(
+            limit=max(self.limit, other.limit, key=len),
+            seed=self.seed and other.seed,
+            stop=self.stop and other.stop,
+            keep_stop=self.keep_stop and other.keep_stop,
+            stream_usage=self.stream_usage and other.stream_usage,
+        )
+
+
+def seed_of(ask: Ask, seed: int) -> int:
+    """The seed of an ask: the same for the same ask, another for any other."""
+    name = f"{seed}\n{ask.debate}\n{ask.agent}\n{ask.turn}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest(), "big") >> 1
+
+
+def _names(said: str, field: str) -> bool:
+    """Whether a server's complaint names a field: quoted, or after a colon."""
+    return re.search(rf"(?:['\"`]|: ?){re.escape(field)}\b", said) is not None

@@ -1,0 +1,67 @@
+"""What was spent, and the budget that ends it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from peergrad.debate.errors import UserError
+from peergrad.debate.types import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Requests that were answered, the tokens they took as their servers counted them, and what these cost."""
+
+    requests: int = 0
+    prompt: int = 0
+    sampled: int = 0
+    usd: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt + self.sampled
+
+
+class Meter:
+    """Counts what is spent, for one engine or several that share a budget.
+
+    No request is begun once the budget is spent; those under way are finished, so a little more may be spent.
+
+    Example: ``Meter(budget_usd=2.5)``
+    """
+
+    def __init__(self, *, budget_tokens: int | None = None, budget_usd: float | None = None) -> None:
+        for name, value in (("budget_tokens", budget_tokens), ("budget_usd", budget_usd)):
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise UserError(f"{name}: {value} is not possible; give more than 0, or leave it out for no limit")
+        self._budget_tokens, self._budget_usd = budget_tokens, budget_usd
+        self.spent = Spent()
+
+    @property
+    def limited(self) -> bool:
+        return self._budget_tokens is not None or self._budget_usd is not None
+
+    @property
+    def in_money(self) -> bool:
+        return self._budget_usd is not None
+
+    def add(self, usage: Usage | None, price_in: float, price_out: float) -> None:
+        """One more request was answered. Prices are per million tokens."""
+        used = usage or Usage(0, 0)
+        self.spent = replace(
+            self.spent,
+            requests=self.spent.requests + 1,
+            prompt=self.spent.prompt + used.prompt,
+            sampled=self.spent.sampled + used.sampled,
+            usd=self.spent.usd + (used.prompt * price_in + used.sampled * price_out) / 1e6,
+        )
+
+    @property
+    def halted(self) -> str | None:
+        """Why nothing more may be spent, or ``None``."""
+        if self._budget_tokens is not None and self.spent.tokens >= self._budget_tokens:
+            return f"the budget of {self._budget_tokens} tokens is spent ({self.spent.tokens}); raise budget_tokens to go on"
+        if self._budget_usd is not None and self.spent.usd >= self._budget_usd:
+            return f"the budget of ${self._budget_usd:g} is spent (${self.spent.usd:.4f}); raise budget_usd to go on"
+        return None

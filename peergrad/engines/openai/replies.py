@@ -1,0 +1,149 @@
+"""Reading what a server answers (SPEC 1, 3.11, 6.7). The body is the world's: nothing in it is taken on trust."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from peergrad.debate.types import Ask, Reply, Tokens, Usage, only_text
+from peergrad.engines.base import decode
+from peergrad.engines.openai.faults import Again, Complained, Complaint
+
+_BROKEN = ("error", "abort")  # finish reasons of a server that gave up
+
+
+@dataclass
+class Said:
+    """What came of one request, gathered from its body or from the pieces of a stream."""
+
+    text: str = ""
+    answered: bool = False
+    finish: str | None = None
+    stopped_by: str | None = None
+    """The stop text that ended it, from servers that say so: vLLM and SGLang."""
+    says_stop: bool = False
+    """Whether the server would say so."""
+    reasoned: bool = False
+    """Whether reasoning was given apart."""
+    usage: Usage | None = None
+    prompt: list[int] | None = None
+    ids: list[int] = field(default_factory=list)
+    drawn: list[tuple[float, bytes]] = field(default_factory=list)
+    """Log-probability and bytes of each token."""
+
+    def add(self, body: object) -> None:
+        """Take in a body, or the next piece of a stream. Raises ``Again`` if it is broken."""
+        top = _object(body, "the body")
+        if isinstance(error := top.get("error"), Mapping):
+            raise Complained(Complaint.instead(cast("object", error)))
+        self.usage = _usage(top.get("usage")) or self.usage
+        self.prompt = _ids(top.get("prompt_token_ids")) or self.prompt
+        for choice in _list(top.get("choices")):
+            choice = _object(choice, "a choice")
+            if choice.get("index") in (0, None):  # of several choices the first is the answer
+                self._take(choice)
+                self.answered = True
+                return
+
+    def _take(self, choice: Mapping[str, Any]) -> None:
+        if isinstance(finish := choice.get("finish_reason"), str):
+            self.finish = finish
+        for name in ("stop_reason", "matched_stop"):
+            self.says_stop |= name in choice
+            if isinstance(stopped_by := choice.get(name), str):
+                self.stopped_by = stopped_by
+        self.prompt = _ids(choice.get("prompt_token_ids")) or self.prompt
+        self.ids += _ids(choice.get("token_ids")) or []
+        self.drawn += _drawn(choice.get("logprobs"))
+        message = choice.get("message") or choice.get("delta")
+        if not isinstance(message, Mapping):
+            return
+        message = cast("Mapping[str, Any]", message)
+        self.reasoned |= any(message.get(name) for name in ("reasoning", "reasoning_content"))
+        self.text += _text(message)
+
+    def checked(self, *, stream: bool) -> Said:
+        """Itself, if it is a whole answer; else ``Again`` is raised."""
+        if not self.answered:
+            raise Again("an answer without choices")
+        if self.finish in _BROKEN:
+            raise Again(f"the server gave up (finish_reason {self.finish})")
+        if stream and self.finish is None:
+            raise Again("the stream ended before the answer did")
+        return self
+
+
+def reply(said: Said, ask: Ask, text: str, *, truncated: bool, tokens: bool) -> Reply:
+    """The reply, with its tokens if all that training needs is there and belongs to this very text."""
+    return Reply(text, truncated, _tokens(said, ask, only_text(text)) if tokens else None, said.usage)
+
+
+def cut(text: str, stops: Sequence[str], start: int = 0) -> str | None:
+    """The text up to the end of the first stop text in it, if there is one at or after ``start``."""
+    ends = [at + len(stop) for stop in stops if (at := text.find(stop, start)) >= 0]
+    return text[: min(ends)] if ends else None
+
+
+def open_section(text: str, stop: str) -> bool:
+    """Whether the text ends within the section that the stop text, a closing tag, would close."""
+    return stop.startswith("</") and text.rfind(f"<{stop[2:]}") > text.rfind(stop)
+
+
+def _tokens(said: Said, ask: Ask, text: str) -> Tokens | None:
+    if not said.prompt or not said.ids or len(said.ids) != len(said.drawn):
+        return None
+    spelt, starts = decode([piece for _, piece in said.drawn])
+    # What the last token says beyond the text (an end of turn, the rest after a stop text) is not part of the reply.
+    if not spelt.startswith(text) or starts[-1] > len(text.encode()):
+        return None
+    return Tokens.of(said.prompt, said.ids, [logprob for logprob, _ in said.drawn], starts, ask.temperature)
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    """The words of a message that are for others: its content, or its refusal; never reasoning given apart."""
+    content = message.get("content")
+    if isinstance(content, list):
+        parts = [cast("Mapping[str, Any]", part) for part in cast("list[object]", content) if isinstance(part, Mapping)]
+        content = "".join(str(part.get("text", "")) for part in parts if part.get("type") == "text")
+    said = content or message.get("refusal")
+    return said if isinstance(said, str) else ""
+
+
+def _usage(value: object) -> Usage | None:
+    if not isinstance(value, Mapping):
+        return None
+    counts = [cast("Mapping[str, Any]", value).get(name) for name in ("prompt_tokens", "completion_tokens")]
+    if not all(isinstance(count, int) and not isinstance(count, bool) and 0 <= count < 2**40 for count in counts):
+        return None
+    return Usage(*cast("list[int]", counts))
+
+
+def _ids(value: object) -> list[int] | None:
+    if not isinstance(value, list) or not all(type(id) is int and 0 <= id < 2**31 for id in cast("list[object]", value)):
+        return None
+    return cast("list[int]", value)
+
+
+def _drawn(value: object) -> list[tuple[float, bytes]]:
+    found: list[tuple[float, bytes]] = []
+    for entry in _list(cast("Mapping[str, Any]", value).get("content")) if isinstance(value, Mapping) else []:
+        token = cast("Mapping[str, Any]", entry) if isinstance(entry, Mapping) else {}
+        logprob, piece = token.get("logprob"), token.get("bytes")
+        if not isinstance(logprob, int | float) or not math.isfinite(logprob) or not isinstance(piece, list):
+            return []
+        if not all(type(byte) is int and 0 <= byte < 256 for byte in cast("list[object]", piece)):
+            return []
+        found.append((float(logprob), bytes(cast("list[int]", piece))))
+    return found
+
+
+def _list(value: object) -> list[object]:
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
+def _object(value: object, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise Again(f"{what} is no JSON object")
+    return cast("Mapping[str, Any]", value)

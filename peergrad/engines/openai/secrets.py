@@ -1,0 +1,105 @@
+"""Keeping secrets out of what people see and keep: sentences, logs, replies."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import re
+from collections.abc import Iterable
+from urllib.parse import quote, quote_plus
+
+from peergrad.debate.quote import visible
+
+HIDDEN = "[hidden]"
+
+_LIKELY = (  # what looks like a secret in a server's words, whosever it is
+    (re.compile(r"\b(bearer|basic)\s+[^\s\"',;]+", re.IGNORECASE), rf"\1 {HIDDEN}"),
+    (re.compile(r"\bsk-[\w-]{6,}"), HIDDEN),
+    (re.compile(r"://[^/\s@]*@"), f"://{HIDDEN}@"),
+    (re.compile(r"([?&;][\w-]*(?:key|token|secret|sig|password|auth)[\w-]*=)[^&\s\"'<>]+", re.IGNORECASE), rf"\1{HIDDEN}"),
+    (
+        re.compile(r"((?:authorization|api[-_]?key|cookie)[\"']?\s*[:=]\s*)(\"[^\"]*\"|'[^']*'|[^\s,;}]+)", re.IGNORECASE),
+        rf"\1{HIDDEN}",
+    ),
+)
+_LOGGERS = ("openai", "httpx2", "httpcore2")
+_SHORTEST = 8  # shorter "keys" are placeholders such as EMPTY, and hiding them would hide words
+
+
+class Secrets:
+    """The secrets of one engine. Values too short to be one are passed over."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        self._values = sorted({value for value in values if len(value) >= _SHORTEST}, key=len, reverse=True)
+        written = sorted({way for value in self._values for way in _ways(value)}, key=len, reverse=True)
+        self._written = re.compile("|".join(map(re.escape, written)), re.IGNORECASE) if written else None
+        self._filter = _Filter(self)
+        self._filtered: list[logging.Logger] = []
+
+    def __repr__(self) -> str:
+        return f"Secrets({len(self._values)})"
+
+    def scrub(self, text: str) -> str:
+        """A sentence without secrets: these, however they are written, and whatever looks like one."""
+        text = self.exact(text)
+        for pattern, instead in _LIKELY:
+            text = pattern.sub(instead, text)
+        return text
+
+    def exact(self, text: str) -> str:
+        """A sentence without these secrets, however they are written."""
+        return self._written.sub(HIDDEN, text) if self._written else text
+
+    def quoted(self, text: str, most: int = 300) -> str:
+        """A server's words as part of a sentence: one line, without secrets, not long."""
+        clean = visible(self.scrub(text[:20_000])).strip()
+        return clean if len(clean) <= most else clean[: most - 1] + "…"
+
+    def hide(self, text: str) -> str:
+        """A reply without these secrets. Nothing else in it is touched."""
+        for value in self._values:
+            text = text.replace(value, HIDDEN)
+        return text
+
+    def begun(self, text: str) -> int:
+        """How many characters at the end of a reply that is still coming may be the beginning of a secret."""
+        longest = 0
+        for value in self._values:
+            for size in range(min(len(value) - 1, len(text)), longest, -1):
+                if text.endswith(value[:size]):
+                    longest = size
+                    break
+        return longest
+
+    def guard_logs(self) -> None:
+        """Scrub what the client and its transport log, at every level, until ``leave_logs``."""
+        for name in (*_LOGGERS, *logging.root.manager.loggerDict):
+            if name.split(".")[0] in _LOGGERS and logging.getLogger(name) not in self._filtered:
+                logging.getLogger(name).addFilter(self._filter)
+                self._filtered.append(logging.getLogger(name))
+
+    def leave_logs(self) -> None:
+        for logger in self._filtered:
+            logger.removeFilter(self._filter)
+        self._filtered.clear()
+
+
+class _Filter(logging.Filter):
+    """Log records without secrets. A filter of a logger does not see its children's records: each logger needs it."""
+
+    def __init__(self, secrets: Secrets) -> None:
+        super().__init__()
+        self._secrets = secrets
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = self._secrets.scrub(record.getMessage()), None
+        if record.exc_info:
+            record.exc_text = self._secrets.scrub(logging.Formatter().formatException(record.exc_info))
+        return True
+
+
+def _ways(value: str) -> set[str]:
+    """A secret as servers and libraries write it: plain, escaped, in an address, in base64."""
+    plain = {value, json.dumps(value)[1:-1], repr(value)[1:-1]}
+    return plain | {quote(value, safe=""), quote_plus(value), base64.b64encode(value.encode()).decode().rstrip("=")}
