@@ -23,7 +23,7 @@ from peergrad.reward.rewards import score
 from peergrad.runs.evaluation import EvalWatcher
 from peergrad.runs.training import Plan, load_engine, plan
 
-_TRIED = 2  # debates that are trained on, at a learning rate of 0, to see how long it takes
+_TRIED = 1  # debates that are trained on, at a learning rate of 0, to see how long it takes
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ async def _forecast(config: TrainConfig, played: Played, trainer: Trainer) -> Fo
     sampled = sum(turn.used.sampled for debate in debates for turn in debate.turns if turn.used)
     every = _data(debates, config)
     few = _data(debates[:_TRIED], config)
-    await trainer.step(few, learn.loss, 0.0)  # the first one may have things to set up
+    await trainer.step(few[:1], learn.loss, 0.0)  # the first one may have things to set up
     started = time.monotonic()
     await trainer.step(few, learn.loss, 0.0)
     per_token = (time.monotonic() - started) / max(1, sum(map(len, few)))
