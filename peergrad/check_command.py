@@ -11,20 +11,20 @@ from rich.table import Table
 from rich.text import Text
 
 from peergrad.bars import Bars
-from peergrad.config import TrainConfig
+from peergrad.config import ApiConfig, TrainConfig
 from peergrad.debate.quote import visible
 from peergrad.leaving import until_done
 from peergrad.live import clock
-from peergrad.runs.preflight import Checked, check
+from peergrad.runs.preflight import Checked, Forecast, check
 
 _COLOURS = {"pass": "green", "fail": "bold red", "unknown": "yellow"}
 
 
-def check_settings(config: TrainConfig, questions: int, as_json: bool) -> int:
+def check_settings(config: TrainConfig, api: ApiConfig, questions: int, as_json: bool) -> int:
     """Check, showing how it goes, and print what was found; the exit code is 1 if a gate fails."""
     console = Console(highlight=False, stderr=as_json)
     with Bars(console) as bars:
-        found = asyncio.run(until_done(lambda _: check(config, questions, bars), bars, lambda: "its beginning"))
+        found = asyncio.run(until_done(lambda _: check(config, questions, bars, api), bars, lambda: "its beginning"))
     if as_json:
         print(json.dumps({"passed": found.passed} | asdict(found)))
     else:
@@ -52,13 +52,17 @@ def _show(console: Console, config: TrainConfig, questions: int, found: Checked)
     if found.dropped:
         why = visible(next(iter(found.dropped.values())))
         console.print(Text(f"{len(found.dropped)} debates were dropped; the first because: {why}"), soft_wrap=True)
-    forecast = found.forecast
+    console.print(Text(_cost(found.forecast, config.learn.batch)), soft_wrap=True)
+
+
+def _cost(forecast: Forecast, batch: int) -> str:
+    what = f"The planned run, {forecast.steps} steps of {batch} debates: about {forecast.sampled:,.0f} tokens sampled"
+    if not forecast.trained:  # behind an API
+        money = f", ${forecast.usd:,.2f}" if forecast.usd else ""
+        took = f"{forecast.read:,.0f} read{money}; at this speed {clock(forecast.sampling_s)}"
+        return f"{what} and {took}. A model behind an API can debate, but not be trained here."
     total = forecast.sampling_s + forecast.training_s
-    console.print(
-        Text(
-            f"The planned run, {forecast.steps} steps of {config.learn.batch} debates: about {forecast.sampled:,.0f} tokens "
-            f"sampled and {forecast.trained:,.0f} trained on; at this speed {clock(total)}, of it "
-            f"{clock(forecast.training_s)} training, evaluations not counted."
-        ),
-        soft_wrap=True,
+    return (
+        f"{what} and {forecast.trained:,.0f} trained on; at this speed {clock(total)}, of it {clock(forecast.training_s)} "
+        "training, evaluations not counted."
     )

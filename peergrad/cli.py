@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from peergrad import __version__
-from peergrad.config import EvalConfig, TrainConfig, preset
+from peergrad.config import ApiConfig, EvalConfig, TrainConfig, preset
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
 from peergrad.debate.transcript import read_file
@@ -183,6 +183,7 @@ def add_check(base: TrainConfig) -> None:
     @app.command(name="check")
     def check(  # pyright: ignore[reportUnusedFunction] (tyro uses it)
         settings: Annotated[TrainConfig, tyro.conf.arg(name="")] = base,
+        api: Annotated[ApiConfig, tyro.conf.arg(name="")] = ApiConfig(),  # noqa: B008 (frozen)
         preset: Presets | None = None,
         config: Path | None = None,
         questions: int = 20,
@@ -194,6 +195,7 @@ def add_check(base: TrainConfig) -> None:
 
         Args:
             settings: Everything that can be set.
+            api: For a model behind an API, which can be checked, though not trained.
             preset: Settings to begin with; demo, unless a file is given.
             config: A TOML file with settings, which go before the preset's; what is given here goes before both.
             questions: How many questions are asked: more give narrower intervals.
@@ -204,7 +206,7 @@ def add_check(base: TrainConfig) -> None:
         del preset, config  # read before: their settings are in ``settings``
         if questions < 2:
             raise UserError(f"questions: {questions} is not possible; give at least 2")
-        sys.exit(check_command.check_settings(settings, questions, json))
+        sys.exit(check_command.check_settings(settings, api, questions, json))
 
 
 def chosen_settings(args: list[str]) -> TrainConfig:

@@ -11,6 +11,7 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
 from peergrad.debate.prompts import Wording
 from peergrad.debate.protocols import Parallel, Sequential
+from peergrad.engines.openai.rules import Stops
 from peergrad.learn.train import LearnRules
 from peergrad.measure.budget import Cost
 from peergrad.settings import changed, within_bounds
@@ -100,7 +101,7 @@ class EngineConfig:
     """Who answers."""
 
     model: str = "smollm2"
-    """An alias (smollm2), a hub id, a folder, or a GGUF file."""
+    """An alias (smollm2), a hub id, a folder, or a GGUF file; to evaluate also a run, an adapter, or NAME@URL."""
     device: str | None = None
     """Where it runs, such as cpu or cuda; unset, a GPU if there is one."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
@@ -113,6 +114,34 @@ class EngineConfig:
     """How many replies are sampled at the same moment, at most."""
     deadline_s: float = 1800.0
     """A sampler call that takes longer costs the debates it holds up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiConfig:
+    """A model behind an API that speaks OpenAI's protocol. Keys come from the environment alone."""
+
+    base_url: str | None = None
+    """Where the server is, as in http://localhost:8000/v1; the model is then named as the server knows it."""
+    key_env: str = "OPENAI_API_KEY"
+    """The environment variable that holds the key; a server of your own may need none."""
+    max_concurrent: int = 16
+    """Requests under way at the same time."""
+    timeout_s: float = 300.0
+    """How long one request may take."""
+    retries: int = 6
+    """How often a request is tried again that failed by no fault of its own."""
+    stops: Stops = "exact"
+    """A server that cuts stop texts off without saying so is sent none (exact), or taken at its word (trusted)."""
+    send_temperature: bool = True
+    """False for models that take none but their own."""
+    price_in: float = 0.0
+    """US dollars per million tokens read."""
+    price_out: float = 0.0
+    """US dollars per million tokens sampled."""
+    budget_tokens: int | None = None
+    """Stop, keeping what is done, when so many tokens are spent."""
+    budget_usd: float | None = None
+    """Stop, keeping what is done, when so much money is spent; needs the prices."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +226,7 @@ class EvalConfig:
     debate: DebateConfig = field(default_factory=DebateConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
+    api: ApiConfig = field(default_factory=ApiConfig)
 
     def __post_init__(self) -> None:
         within_bounds(self)

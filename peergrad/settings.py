@@ -22,6 +22,9 @@ _BOUNDS: dict[str, tuple[int, int | None]] = {
     "max_staleness": (0, None),
     "stop_after_bad": (1, None),
     "questions": (0, None),
+    "max_concurrent": (1, None),
+    "retries": (0, None),
+    "budget_tokens": (1, None),
     "samples": (1, None),
     "eval_questions": (0, None),
     "eval_debates": (0, None),
@@ -35,7 +38,7 @@ _BOUNDS: dict[str, tuple[int, int | None]] = {
     "train_tokens": (1, None),
     "seed": (0, 2**63 - 1),
 }
-_ABOVE_0 = ("lr", "warm_lr", "kv_gb", "max_grad_norm", "alpha", "deadline_s")
+_ABOVE_0 = ("lr", "warm_lr", "kv_gb", "max_grad_norm", "alpha", "deadline_s", "timeout_s", "budget_usd")
 
 
 def within_bounds(config: Any) -> None:

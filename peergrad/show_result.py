@@ -115,7 +115,9 @@ def _remarks(found: Mapping[str, Any]) -> list[str]:
         )
     seconds = sum(part["seconds"] for part in found["times"].values())
     sampled = sum(part["sampled"] for part in found["times"].values())
-    said.append(f"{seconds:,.0f} s, {sampled:,.0f} tokens sampled, {sampled / max(seconds, 1e-9):,.0f} a second.")
+    paid = sum(part["usd"] for part in found["times"].values())
+    money = f" ${paid:,.4f} paid." if paid else ""
+    said.append(f"{seconds:,.0f} s, {sampled:,.0f} tokens sampled, {sampled / max(seconds, 1e-9):,.0f} a second.{money}")
     return said
 
 

@@ -94,21 +94,21 @@ class Evals:
             files.append(self.path / "debates" / f"{part}.jsonl", b"".join(lines))
         self._written = time.monotonic()
 
-    def took(self, part: str, seconds: float, sampled: int) -> None:
-        """Note how long playing took."""
-        line = {"part": part, "seconds": round(seconds, 3), "sampled": sampled}
+    def took(self, part: str, seconds: float, sampled: int, usd: float) -> None:
+        """Note how long playing took, and what it cost."""
+        line = {"part": part, "seconds": round(seconds, 3), "sampled": sampled, "usd": usd}
         files.append(self.path / "time.jsonl", json.dumps(line).encode() + b"\n")
 
     def times(self) -> dict[str, dict[str, float]]:
-        """Seconds and sampled tokens by part, over all sittings."""
+        """Seconds, sampled tokens and dollars by part, over all sittings."""
         path = self.path / "time.jsonl"
         total: dict[str, dict[str, float]] = {}
         for line in path.read_bytes().split(b"\n") if path.exists() else []:
             try:
                 found = json.loads(line)
-                part = total.setdefault(found["part"], {"seconds": 0.0, "sampled": 0.0})
-                part["seconds"] += found["seconds"]
-                part["sampled"] += found["sampled"]
+                part = total.setdefault(found["part"], dict.fromkeys(("seconds", "sampled", "usd"), 0.0))
+                for name in part:
+                    part[name] += found[name]
             except (ValueError, KeyError, TypeError):
                 continue
         return total

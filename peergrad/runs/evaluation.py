@@ -17,6 +17,7 @@ from peergrad.debate.play import play_all
 from peergrad.debate.protocols import Direct, Parallel, Sequential
 from peergrad.debate.sampler import Sampler, Seats
 from peergrad.debate.types import Debate, Protocol, Question
+from peergrad.engines.openai.meter import Meter
 from peergrad.measure.budget import cost, draws
 from peergrad.measure.outcome import Outcome, counted, debate_outcome, direct_outcome, joined, seat_outcome
 from peergrad.measure.result import result
@@ -27,7 +28,8 @@ from peergrad.tasks.base import Task
 from peergrad.tasks.files import fingerprint
 
 # What may be changed when an evaluation goes on: it decides how fast it is, not what is measured.
-_FREE = ("out", "device", "threads", "kv_gb", "max_rows", "deadline_s")
+_FREE = ("out", "device", "threads", "kv_gb", "max_rows", "deadline_s", "key_env", "max_concurrent", "timeout_s", "retries")
+_FREE += ("price_in", "price_out", "budget_tokens", "budget_usd")
 
 
 class EvalWatcher(typing.Protocol):
@@ -69,10 +71,10 @@ def plan(config: EvalConfig, task: Task) -> EvalPlan:
         raise UserError("task: its questions have no answers, so there is nothing to measure against; give answer_field")
     most = config.measure.questions or len(task)
     questions = tuple(task[index] for index in range(min(most, len(task))))
-    policy, opponent = player(config.engine.model), None
+    policy, opponent = player(config.engine.model, config.api.base_url), None
     if config.measure.mode == "role-averaged":
         name = config.measure.opponent
-        opponent = Player(policy.base) if name == "base" else player(name)
+        opponent = replace(policy, adapter=None) if name == "base" else player(name)
         if opponent == policy:
             raise UserError(f"opponent: {name} is the model itself; name another, or use mode debate")
     return EvalPlan(config, config.debate.build(), task, questions, policy, opponent)
@@ -95,13 +97,13 @@ async def evaluate(
             if folder.finished:
                 watch.say(f"{folder.path} is finished; this is what was found. Give another folder (out) to evaluate again")
                 return folder.result()
-        async with Players(made.config.engine, made.config.measure.seed, watch.say) as players:
+        async with Players(made.config.engine, made.config.api, made.config.measure.seed, watch.say) as players:
             sampler_of = sampler_of or players.sampler
             policy = await sampler_of(made.policy)
             opponent = await sampler_of(made.opponent) if made.opponent else None
             if not folder.exists:
                 folder.begin(to_toml(made.config), _facts(made))
-            work = _Evaluation(made, folder, watch)
+            work = _Evaluation(made, folder, watch, players.meter)
             try:
                 measure = await work.play(policy, opponent)
             finally:
@@ -125,8 +127,8 @@ class _Batch:
 class _Evaluation:
     """One evaluation under way."""
 
-    def __init__(self, made: EvalPlan, folder: Evals, watch: EvalWatcher) -> None:
-        self.made, self.folder, self.watch = made, folder, watch
+    def __init__(self, made: EvalPlan, folder: Evals, watch: EvalWatcher, meter: Meter) -> None:
+        self.made, self.folder, self.watch, self.meter = made, folder, watch, meter
         self.dropped: dict[str, str] = {}
 
     async def play(self, policy: Sampler, opponent: Sampler | None) -> Callable[[], Outcome]:
@@ -227,7 +229,7 @@ class _Evaluation:
         if not total:
             return kept
         self.watch.begin(part, total)
-        started, sampled = time.monotonic(), 0
+        started, sampled, paid = time.monotonic(), 0, self.meter.spent.usd
 
         def done(debate: Debate | None) -> None:
             nonlocal sampled
@@ -241,7 +243,9 @@ class _Evaluation:
             *(play_all(b.protocol, b.questions, sampler, prefix=b.prefix, done=done) for b in missing if b.questions)
         )
         self.folder.flush()
-        self.folder.took(part, time.monotonic() - started, sampled)
+        self.folder.took(part, time.monotonic() - started, sampled, self.meter.spent.usd - paid)
+        if halted := next((one.halted for one in played if one.halted), None):
+            raise EngineError(f"{halted}. What is done is kept, and the same command goes on with it")
         dropped = {name: why for one in played for name, why in one.dropped.items()}
         self.dropped |= dropped
         if len(dropped) == total:
@@ -263,6 +267,7 @@ def _facts(made: EvalPlan) -> dict[str, Any]:
         "format": 1,
         "model": made.config.engine.model,
         "base": made.policy.base,
+        "server": made.policy.url,
         "adapter_sha256": _sha256(adapter / "adapter_model.safetensors") if adapter else None,
         "task": made.task.name,
         "questions_sha256": fingerprint(made.questions),

@@ -1,4 +1,4 @@
-"""Who answers, by name: a model, or what a run made of one."""
+"""Who answers, by name: a model here or behind an API, or what a run made of one."""
 
 from __future__ import annotations
 
@@ -10,27 +10,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from peergrad.config import EngineConfig, TrainConfig
+from peergrad.config import ApiConfig, EngineConfig, TrainConfig
 from peergrad.debate.batch import Batcher
 from peergrad.debate.errors import UserError
 from peergrad.debate.sampler import Sampler
+from peergrad.engines.openai.meter import Meter
+from peergrad.engines.openai.rules import ApiRules, check_address
 from peergrad.runs.folder import Run
 from peergrad.settings import from_file
 
 if TYPE_CHECKING:
     from peergrad.engines.local.engine import Local
+    from peergrad.engines.openai.engine import Api
 
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """A base model, and the adapter on it, if any."""
+    """A base model, and the adapter on it, if any; or a model of the server at ``url``."""
 
     base: str
     adapter: Path | None = None
+    url: str | None = None
 
 
-def player(name: str) -> Player:
-    """Whom a name means: a run (its newest checkpoint), a checkpoint, an exported adapter, or a model by itself."""
+def player(name: str, url: str | None = None) -> Player:
+    """Whom a name means: a run (its newest checkpoint), a checkpoint, an exported adapter, or a model by itself.
+
+    ``NAME@http://…`` is a model of that server, and so is any name where ``url`` is given.
+    """
+    at = max(name.rfind("@http://"), name.rfind("@https://"))
+    if at >= 0:
+        name, url = name[:at], name[at + 1 :]
+    if url is not None:
+        check_address(url, "base_url")
+        return Player(name, url=url)
     path = Path(name)
     run = _run(path)
     if run and path == run.path:
@@ -71,11 +84,12 @@ def _base_of(run: Run) -> str:
 class Players:
     """Loads those who are asked for; players of one base model share its weights. Leaving ends every call under way.
 
-    Example: ``async with Players(config.engine, seed=0) as players: await players.sampler(player("smollm2"))``
+    Example: ``async with Players(config.engine, config.api, seed=0) as players: await players.sampler(player("smollm2"))``
     """
 
-    def __init__(self, config: EngineConfig, seed: int, say: Callable[[str], None] = lambda _: None) -> None:
-        self._config, self._seed, self._say = config, seed, say
+    def __init__(self, config: EngineConfig, api: ApiConfig, seed: int, say: Callable[[str], None] = lambda _: None) -> None:
+        self._config, self._api, self._seed, self._say = config, api, seed, say
+        self.meter = Meter(budget_tokens=api.budget_tokens, budget_usd=api.budget_usd)
         self._engines: dict[str, Local] = {}
         self._open = contextlib.AsyncExitStack()
 
@@ -87,6 +101,8 @@ class Players:
 
     async def sampler(self, who: Player) -> Sampler:
         """A sampler for a player, to be given to ``play_all`` as it is."""
+        if who.url is not None:
+            return await self._open.enter_async_context(self._served(who.base, who.url))
         engine = self._engines.get(who.base)
         if engine is None:
             self._say(f"loading {who.base}")
@@ -95,6 +111,28 @@ class Players:
         sampler = engine.base_sampler() if who.adapter is None else await engine.adapted(who.adapter)
         batcher = Batcher(sampler, max_asks=100_000, max_calls=1, deadline_s=self._config.deadline_s)
         return await self._open.enter_async_context(batcher)
+
+    def _served(self, model: str, url: str) -> Api:
+        try:
+            from peergrad.engines.openai.engine import Api
+        except ImportError as error:
+            raise UserError(f"base_url: asking a server needs {error.name}; pip install 'peergrad[openai]'") from None
+        api = self._api
+        rules = ApiRules(
+            model=model,
+            base_url=url,
+            key_env=api.key_env,
+            max_concurrent=api.max_concurrent,
+            timeout_s=api.timeout_s,
+            deadline_s=self._config.deadline_s,
+            retries=api.retries,
+            stops=api.stops,
+            send_temperature=api.send_temperature,
+            price_in=api.price_in,
+            price_out=api.price_out,
+            seed=self._seed,
+        )
+        return Api(rules, meter=self.meter)
 
     def _load(self, model: str) -> Local:
         try:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from peergrad.config import TrainConfig
+from peergrad.config import ApiConfig, TrainConfig
 from peergrad.debate.batch import Batcher
 from peergrad.debate.errors import EngineError
 from peergrad.debate.play import Played, play_all
@@ -21,6 +22,7 @@ from peergrad.learn.trainer import Trainer
 from peergrad.measure.preflight import Gate, Sample, gates
 from peergrad.reward.rewards import score
 from peergrad.runs.evaluation import EvalWatcher
+from peergrad.runs.players import Players, player
 from peergrad.runs.training import Plan, load_engine, plan
 
 _TRIED = 1  # debates that are trained on, at a learning rate of 0, to see how long it takes
@@ -33,10 +35,13 @@ class Forecast:
     steps: int
     sampled: float
     """Tokens sampled, in all steps together."""
+    read: float
+    """Tokens of prompts, each counted in full."""
     trained: float
-    """Tokens trained on."""
+    """Tokens trained on; 0 where nothing can be trained."""
     sampling_s: float
     training_s: float
+    usd: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -56,24 +61,36 @@ async def check(
     config: TrainConfig,
     questions: int,
     watch: EvalWatcher,
+    api: ApiConfig | None = None,
     *,
     load: Callable[[TrainConfig, Callable[[str], None]], Trainer] = load_engine,
 ) -> Checked:
-    """Play debates about some of the questions a run would train on, and three answers to each without debate."""
+    """Play debates about some of the questions a run would train on, and three answers to each without debate.
+
+    A model behind an API can be checked as well, though only its debates: it can't be trained.
+    """
     made = plan(config)
     for note in made.notes:
         watch.warn(note)
     asked = _some(made, questions)
-    watch.say(f"loading {config.engine.model}")
-    trainer = await asyncio.to_thread(load, config, watch.say)
-    sampler = await trainer.sampler()
-    alone = Direct(agents=3, max_tokens=config.debate.max_tokens, temperature=0.7)
-    answers = await _play("answers", alone, asked, sampler, watch, config) if made.task.known else Played((), {}, 0.0)
-    debates = await _play("debates", made.protocol, asked, sampler, watch, config)
-    sample = Sample(answers.debates, debates.debates, len(debates.dropped), config.debate.max_tokens, trainer.context)
+    api = api or ApiConfig()
+    who = player(config.engine.model, api.base_url)
+    trainer = None
+    async with Players(config.engine, api, config.keep.seed, watch.say) as players, contextlib.AsyncExitStack() as opened:
+        if who.url is None:
+            watch.say(f"loading {config.engine.model}")
+            trainer = await asyncio.to_thread(load, config, watch.say)
+            batcher = Batcher(await trainer.sampler(), max_asks=100_000, max_calls=1, deadline_s=config.engine.deadline_s)
+            sampler: Sampler = await opened.enter_async_context(batcher)
+        else:
+            sampler = await players.sampler(who)
+        alone = Direct(agents=3, max_tokens=config.debate.max_tokens, temperature=0.7)
+        answers = await _play("answers", alone, asked, sampler, watch) if made.task.known else Played((), {}, 0.0)
+        debates = await _play("debates", made.protocol, asked, sampler, watch)
+    context = trainer.context if trainer else None
+    sample = Sample(answers.debates, debates.debates, len(debates.dropped), config.debate.max_tokens, context)
     found = await asyncio.to_thread(gates, sample, made.task, config.learn)
-    forecast = await _forecast(config, debates, trainer)
-    return Checked(tuple(found), forecast, debates.dropped)
+    return Checked(tuple(found), await _forecast(config, api, debates, trainer), debates.dropped)
 
 
 def _some(made: Plan, count: int) -> list[Question]:
@@ -87,32 +104,34 @@ def _some(made: Plan, count: int) -> list[Question]:
 
 
 async def _play(
-    part: str, protocol: Protocol, questions: Sequence[Question], sampler: Sampler, watch: EvalWatcher, config: TrainConfig
+    part: str, protocol: Protocol, questions: Sequence[Question], sampler: Sampler, watch: EvalWatcher
 ) -> Played:
     watch.begin(part, len(questions))
-    async with Batcher(sampler, max_asks=100_000, max_calls=1, deadline_s=config.engine.deadline_s) as batcher:
-        played = await play_all(protocol, questions, batcher, prefix=f"check-{part}/", done=watch.debate)
+    played = await play_all(protocol, questions, sampler, prefix=f"check-{part}/", done=watch.debate)
+    if played.halted:
+        raise EngineError(played.halted)
     if not played.debates:
-        raise EngineError(
-            f"all {len(questions)} {part} were dropped; the first because: {next(iter(played.dropped.values()))}"
-        )
+        first = next(iter(played.dropped.values()))
+        raise EngineError(f"all {len(questions)} {part} were dropped; the first because: {first}")
     return played
 
 
-async def _forecast(config: TrainConfig, played: Played, trainer: Trainer) -> Forecast:
+async def _forecast(config: TrainConfig, api: ApiConfig, played: Played, trainer: Trainer | None) -> Forecast:
     learn, debates = config.learn, played.debates
     in_all = learn.steps * learn.batch / len(debates)
-    sampled = sum(turn.used.sampled for debate in debates for turn in debate.turns if turn.used)
-    every = _data(debates, config)
+    used = [turn.used for debate in debates for turn in debate.turns if turn.used]
+    sampled, read = sum(one.sampled for one in used) * in_all, sum(one.prompt for one in used) * in_all
+    sampling_s = (played.seconds or 0.0) * in_all
+    if trainer is None:
+        usd = (read * api.price_in + sampled * api.price_out) / 1e6
+        return Forecast(learn.steps, sampled, read, 0.0, sampling_s, 0.0, usd)
     few = _data(debates[:_TRIED], config)
     await trainer.step(few[:1], learn.loss, 0.0)  # the first one may have things to set up
     started = time.monotonic()
     await trainer.step(few, learn.loss, 0.0)
     per_token = (time.monotonic() - started) / max(1, sum(map(len, few)))
-    trained = sum(map(len, every))
-    return Forecast(
-        learn.steps, sampled * in_all, trained * in_all, (played.seconds or 0.0) * in_all, trained * per_token * in_all
-    )
+    trained = sum(map(len, _data(debates, config))) * in_all
+    return Forecast(learn.steps, sampled, read, trained, sampling_s, trained * per_token)
 
 
 def _data(debates: Sequence[Debate], config: TrainConfig) -> list[Datum]:

@@ -68,6 +68,7 @@ def measured(out, sampler, watch=None, **more):
     made = plan(config(**more), TASK)
 
     async def sampler_of(_):
+        sampler.task = asyncio.current_task()
         return sampler
 
     return asyncio.run(evaluate(made, out, watch or Nobody(), result_text, sampler_of))
@@ -140,7 +141,7 @@ def test_numbers_are_those_of_the_kept_debates(found):
 
 
 class Mortal:
-    """Answers so many asks, then dies like a process would: everything after fails, and nothing is caught."""
+    """Answers so many asks, then ends the evaluation as a signal would."""
 
     def __init__(self, life):
         self.life, self.inner = life, Scripted(knows)
@@ -148,14 +149,15 @@ class Mortal:
     async def sample(self, asks):
         self.life -= len(asks)
         if self.life < 0:
-            raise KeyboardInterrupt
+            self.task.cancel()
+            await asyncio.sleep(60)
         return await self.inner.sample(asks)
 
 
 @pytest.mark.parametrize("life", [0, 20, 90, 150, 300, 700])
 def test_it_goes_on_where_it_was(found, tmp_path, life):
     out, sampler = tmp_path / "out", Mortal(life)
-    with contextlib.suppress(KeyboardInterrupt):
+    with contextlib.suppress(asyncio.CancelledError):
         measured(out, sampler)
     part = next(iter(sorted((out / "debates").glob("*.jsonl"))), None)
     if part:  # and the last line is torn
