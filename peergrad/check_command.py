@@ -44,9 +44,10 @@ def _show(console: Console, config: TrainConfig, questions: int, found: Checked)
         verdict = Text(gate.verdict + ("?" if gate.unsure else ""), style=_COLOURS[gate.verdict])
         table.add_row(verdict, visible(gate.name), visible(gate.measured), gate.needed)
     console.print(table)
-    for gate in found.gates:
-        if gate.advice:
-            console.print(Text(f"{gate.verdict}: {visible(gate.name)}. {visible(gate.advice)}"), soft_wrap=True)
+    for advice in dict.fromkeys(gate.advice for gate in found.gates if gate.advice):
+        about = [gate for gate in found.gates if gate.advice == advice]
+        names = "; ".join(gate.name for gate in about)
+        console.print(Text(visible(f"{about[0].verdict}: {names}. {advice}")), soft_wrap=True)
     if any(gate.unsure for gate in found.gates):
         console.print(Text("?: with so few questions chance could turn it; --questions asks more."), soft_wrap=True)
     if found.dropped:

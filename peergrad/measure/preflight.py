@@ -92,13 +92,18 @@ def _about_form(scored: Sequence[Scored]) -> str:
     """Why votes are missing, going by what is wrong with the replies."""
     measured = form(scored)
     readable, cut = measured.get("replies/readable", 0.0), measured.get("replies/truncated", 0.0)
-    if cut > 0.2 and cut > (1 - readable) / 2:
-        return f"{cut:.0%} of the replies are cut off: raise --max-tokens."
-    if readable < 0.8:
-        return (
-            f"Only {readable:.0%} of the replies keep to the form: teach it first by a warm start (--warm-steps with "
-            "--warm-from; the built-in arithmetic has a teacher), use --wording full, or take a stronger model."
+    kept = readable / (1 - cut) if cut < 1 else None  # of those that came to an end
+    wrong: list[str] = []
+    if cut > 0.1:
+        wrong.append(f"{cut:.0%} of the replies are cut off: raise --max-tokens.")
+    if kept is not None and kept < 0.8:
+        wrong.append(
+            f"Only {kept:.0%} of {'the others' if wrong else 'the replies'} keep to the form: teach it first by a warm start "
+            "(--warm-steps with --warm-from; the built-in arithmetic has a teacher), use --wording full, or take a stronger "
+            "model."
         )
+    if wrong:
+        return " ".join(wrong)
     counts = [one.tally.counts for one in scored]
     bad, own = sum(count.malformed for count in counts), sum(count.self_votes for count in counts)
     return f"Replies can be read, but hold no valid votes ({bad} malformed, {own} for their author): a warm start shows how."
