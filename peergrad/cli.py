@@ -241,6 +241,7 @@ def add_eval(base: EvalConfig) -> None:
     def eval_(  # pyright: ignore[reportUnusedFunction] (tyro uses it)
         settings: Annotated[EvalConfig, tyro.conf.arg(name="")] = base,
         config: Path | None = None,
+        json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
     ) -> None:
         """Measure what a model can do alone, in debate, and for the same tokens without debate, with intervals.
 
@@ -249,11 +250,12 @@ def add_eval(base: EvalConfig) -> None:
         Args:
             settings: Everything that can be set. Of a run or its checkpoint (--model RUN), what is not given is the run's.
             config: A TOML file with settings; what is given here goes before it.
+            json: Print the result as JSON instead of tables.
         """
         from peergrad import eval_command  # brings rich
 
         del config  # read before: its settings are in ``settings``
-        eval_command.evaluate_model(settings)
+        eval_command.evaluate_model(settings, json)
 
 
 @app.command(name="compare")

@@ -77,12 +77,12 @@ async def play_all(
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(question)) for question in questions]
-    except* UserError as errors:
+    except* (UserError, EngineError) as errors:  # the latter of ``done``, where a debate can't be kept
         raise _first(errors) from None
     debates = tuple(debate for task in tasks if (debate := task.result()))
     return Played(debates, dropped, time.monotonic() - started, halted[0] if halted else None)
 
 
-def _first(errors: BaseExceptionGroup[UserError]) -> UserError:
+def _first(errors: BaseExceptionGroup[UserError | EngineError]) -> UserError | EngineError:
     found = errors.exceptions[0]
-    return _first(found) if isinstance(found, BaseExceptionGroup) else UserError(str(found))
+    return _first(found) if isinstance(found, BaseExceptionGroup) else type(found)(str(found))

@@ -71,7 +71,7 @@ def run_of(name: str) -> Run | None:
 
 
 def _run(path: Path) -> Run | None:
-    for folder in (path, path.parent.parent):
+    for folder in (path, path.parent.parent if path.parent.name == "checkpoints" else path):
         if Run(folder).exists:
             return Run(folder)
     return None

@@ -20,6 +20,9 @@ _WORD = re.compile(r"[^\W\d_]{3}|\b[^\W\d_]\b|\b[A-Z]|\bno\b")
 _FUNCTIONS = re.compile(r"\b(?:sin|cos|tan|cot|sec|csc|log|exp|sqrt|lim|max|min|arcsin|arccos|arctan|infinity)\b", re.I)
 # Two numbers side by side are two answers, or one with a blank in it, and no product or sum, as a parser would have it.
 _SIDE_BY_SIDE = re.compile(r"[^\\]*?\d\s+\d[^\\]*")
+# Dates and times are no subtractions and no ratios.
+_MOMENT = re.compile(r"\d+-\d+-\d+|\d+/\d+/\d+|\d+:\d\d(?::\d\d)?\s*(?:[ap]\.?m\.?)?", re.I)
+_BASE = re.compile(r"\d\s*_\s*\{?\s*\d")
 
 POOL = Pool()
 
@@ -53,6 +56,10 @@ def _compared(gold: str, boxed: str) -> Grade:
     if given and _is_words(gold):
         return Grade(False, str(given.value))
     if _is_words(gold) or _SIDE_BY_SIDE.fullmatch(flat(boxed)) or not installed():
+        return Grade(False, _text(boxed))
+    if _MOMENT.fullmatch(flat(gold)) or _MOMENT.fullmatch(flat(boxed)):
+        return Grade(False, _text(boxed))
+    if _BASE.search(flat(boxed)) and not _BASE.search(flat(gold)):  # written to another base than ten
         return Grade(False, _text(boxed))
     verdict = POOL.compare(gold, boxed)
     if verdict is None:
