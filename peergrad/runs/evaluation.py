@@ -93,8 +93,10 @@ def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = 
 def _to_ask(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
     """Those that have an answer, each once; and what there is to say about the others."""
     answered = [question for question in questions if question.answer is not None]
-    distinct = list({(question.text, question.answer): question for question in reversed(answered)}.values())[::-1]
-    notes = []
+    first: dict[tuple[str, str | None], Question] = {}
+    for question in answered:
+        first.setdefault((question.text, question.answer), question)
+    distinct, notes = list(first.values()), list[str]()
     if without := len(questions) - len(answered):
         notes.append(f"{without} questions have no answer and are left out")
     if again := len(answered) - len(distinct):

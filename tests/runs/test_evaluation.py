@@ -201,7 +201,13 @@ def test_what_the_world_drops_is_left_out_and_counted(tmp_path):
 
 def test_other_modes(tmp_path):
     direct = measured(tmp_path / "direct", Scripted(knows), mode="direct", samples=5)
-    assert set(direct["accuracy"]) == {"direct/correct", "direct/pass@5", "direct/avg@5", "direct/cons@5"}
+    assert set(direct["accuracy"]) == {
+        "direct/correct",
+        "direct/format",
+        "direct/pass@5",
+        "direct/avg@5",
+        "direct/cons@5",
+    }
     assert not (tmp_path / "direct" / "debates" / "debate.jsonl").exists()
 
     made = plan(config(mode="role-averaged", opponent="other"), TASK)
