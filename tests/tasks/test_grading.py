@@ -185,7 +185,7 @@ def test_right_and_wrong(gold, right, wrong):
     ],
 )
 def test_units_dates_and_bases(gold, given, right):
-    assert grade(Question("q", "?", gold, "boxed"), rf"\boxed{{{given}}}").correct is right
+    assert grading.grade(Question("q", "?", gold, "boxed"), rf"\boxed{{{given}}}").correct is right
 
 
 def test_wrong_answers_that_are_one_have_one_name():
