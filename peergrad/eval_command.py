@@ -14,11 +14,12 @@ from peergrad.bars import Bars
 from peergrad.config import EvalConfig, TrainConfig
 from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
+from peergrad.engines.openai.rules import host
 from peergrad.leaving import until_done
 from peergrad.measure.result import compared
 from peergrad.runs import training
 from peergrad.runs.eval_folder import read_result
-from peergrad.runs.evaluation import evaluate, plan
+from peergrad.runs.evaluation import EvalPlan, evaluate, plan
 from peergrad.runs.players import run_of
 from peergrad.settings import changed, flat, from_file
 from peergrad.show_result import print_comparison, print_result, result_text
@@ -29,7 +30,7 @@ def evaluate_model(config: EvalConfig, as_json: bool) -> None:
     """Evaluate, showing how it goes, and print what was found."""
     task = open_questions(config.task.task, config.task.rules(config.measure.seed))
     made = plan(config, task, _trained_on(config.engine.model))
-    out = config.measure.out or _usual(config, made.task.name)
+    out = config.measure.out or _usual(made)
     console = Console(highlight=False, markup=False, stderr=as_json)
     with Bars(console) as bars:
         work = until_done(lambda _: evaluate(made, out, bars, result_text), bars, lambda: str(out))
@@ -73,9 +74,10 @@ def _trained_on(model: str) -> set[tuple[str, str | None]]:
     return {(question.text, question.answer) for question in (task[index] for index in range(len(task)))}
 
 
-def _usual(config: EvalConfig, task: str) -> Path:
+def _usual(made: EvalPlan) -> Path:
     """Where a result goes: beside the checkpoint it is about, else under ``evals`` here."""
-    model = config.engine.model
-    name = re.sub(r"[^\w.-]+", "-", f"{Path(model).name}-{task}-{config.measure.mode}")
-    run = run_of(model)
+    config, policy = made.config, made.policy
+    model = f"{policy.base}-{host(policy.url)}" if policy.url else Path(config.engine.model).name
+    name = re.sub(r"[^\w.-]+", "-", f"{model}-{made.task.name}-{config.measure.mode}")
+    run = run_of(config.engine.model)
     return (run.path if run else Path()) / "evals" / name

@@ -7,12 +7,14 @@ import contextlib
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.transcript import dump, load
 from peergrad.debate.types import Debate
+from peergrad.engines.openai.meter import Spent
 from peergrad.runs import files
 from peergrad.runs.folder import Run
 
@@ -33,6 +35,11 @@ class EvalFolder:
             return (self.path / "eval.json").exists()
         except (OSError, ValueError):
             return False
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything was played. Until then settings may still be corrected."""
+        return self.exists and any((self.path / "debates").glob("*.jsonl"))
 
     def refuse_strangers(self, config: str) -> None:
         """Refuse a folder that holds anything but what ``begin`` leaves when it is killed."""
@@ -100,16 +107,15 @@ class EvalFolder:
         with contextlib.suppress(EngineError):  # what could not be written still waits, and the next flush says why
             self.flush()
 
-    def took(self, part: str, seconds: float, sampled: int, usd: float) -> None:
-        """Note how long playing took, and what it cost."""
-        line = {"part": part, "seconds": round(seconds, 3), "sampled": sampled, "usd": usd}
+    def took(self, part: str, seconds: float, sampled: int, spent: Spent) -> None:
+        """Note how long playing took, how many tokens of it are kept, and what servers charged for."""
+        line = {"part": part, "seconds": round(seconds, 3), "sampled": sampled, "usd": spent.usd} | {"spent": asdict(spent)}
         files.append(self.path / "time.jsonl", json.dumps(line).encode() + b"\n")
 
     def times(self) -> dict[str, dict[str, float]]:
         """Seconds, sampled tokens and dollars by part, over all sittings."""
-        path = self.path / "time.jsonl"
         total: dict[str, dict[str, float]] = {}
-        for line in path.read_bytes().split(b"\n") if path.is_file() else []:
+        for line in self._lines("time.jsonl"):
             try:
                 found = json.loads(line)
                 part = total.setdefault(found["part"], dict.fromkeys(("seconds", "sampled", "usd"), 0.0))
@@ -118,6 +124,18 @@ class EvalFolder:
             except (ValueError, KeyError, TypeError):
                 continue
         return total
+
+    def spent(self) -> Spent:
+        """What servers charged for, over all sittings."""
+        total = Spent()
+        for line in self._lines("time.jsonl"):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                total = total.plus(Spent(**json.loads(line)["spent"]))
+        return total
+
+    def _lines(self, name: str) -> list[bytes]:
+        path = self.path / name
+        return path.read_bytes().split(b"\n") if path.is_file() else []
 
     # What was found
 

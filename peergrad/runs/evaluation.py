@@ -15,7 +15,7 @@ from peergrad.config import EvalConfig
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.play import play_all
 from peergrad.debate.protocols import Direct, Parallel, Sequential
-from peergrad.debate.sampler import Sampler, Seats
+from peergrad.debate.sampler import Sampler, Seats, all_of
 from peergrad.debate.types import Debate, Protocol, Question
 from peergrad.engines.openai.meter import Meter
 from peergrad.measure.budget import cost, draws
@@ -118,17 +118,18 @@ async def evaluate(
     if not folder.exists:
         folder.refuse_strangers(to_toml(made.config))
     with folder.locked():
-        if folder.exists:
+        if folder.begun:
             _same(folder, made)
             folder.make()
-            if folder.finished:
+            if folder.finished and not (found := folder.result())["dropped"]:
                 watch.say(f"{folder.path} is finished; this is what was found. Give another folder (out) to evaluate again")
-                return folder.result()
+                return found
         async with Players(made.config.engine, made.config.api, made.config.measure.seed, watch.say) as players:
+            players.meter.spent = folder.spent()  # a budget is for all sittings together
             sampler_of = sampler_of or players.sampler
             policy = await sampler_of(made.policy)
             opponent = await sampler_of(made.opponent) if made.opponent else None
-            if not folder.exists:
+            if not folder.begun:
                 folder.begin(to_toml(made.config), _facts(made))
             work = _Evaluation(made, folder, watch, players.meter)
             try:
@@ -259,7 +260,7 @@ class _Evaluation:
         if not total:
             return kept
         self.watch.begin(part, total)
-        started, sampled, paid = time.monotonic(), 0, self.meter.spent.usd
+        started, sampled, spent = time.monotonic(), 0, self.meter.spent
 
         def done(debate: Debate | None) -> None:
             nonlocal sampled
@@ -269,13 +270,13 @@ class _Evaluation:
                 self.folder.keep(part, debate)
             self.watch.debate(debate)
 
-        played = await asyncio.gather(
-            *(play_all(b.protocol, b.questions, sampler, prefix=b.prefix, done=done) for b in missing if b.questions)
+        played = await all_of(
+            [play_all(b.protocol, b.questions, sampler, prefix=b.prefix, done=done) for b in missing if b.questions]
         )
         self.folder.flush()
-        self.folder.took(part, time.monotonic() - started, sampled, self.meter.spent.usd - paid)
+        self.folder.took(part, time.monotonic() - started, sampled, self.meter.spent.less(spent))
         if halted := next((one.halted for one in played if one.halted), None):
-            raise EngineError(f"{halted}. What is done is kept, and the same command goes on with it")
+            raise EngineError(f"{halted}. What is done is kept")
         dropped = {name: why for one in played for name, why in one.dropped.items()}
         self.dropped |= dropped
         if not kept:

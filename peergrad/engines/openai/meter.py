@@ -22,6 +22,17 @@ class Spent:
     def tokens(self) -> int:
         return self.prompt + self.sampled
 
+    def plus(self, other: Spent) -> Spent:
+        return Spent(
+            self.requests + other.requests,
+            self.prompt + other.prompt,
+            self.sampled + other.sampled,
+            self.usd + other.usd,
+        )
+
+    def less(self, other: Spent) -> Spent:
+        return self.plus(Spent(-other.requests, -other.prompt, -other.sampled, -other.usd))
+
 
 class Meter:
     """Counts what is spent, for one engine or several that share a budget.
