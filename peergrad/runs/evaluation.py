@@ -29,7 +29,7 @@ from peergrad.tasks.files import fingerprint
 
 # What may be changed when an evaluation goes on: it decides how fast it is, not what is measured.
 _FREE = ("out", "device", "threads", "kv_gb", "max_rows", "deadline_s", "key_env", "max_concurrent", "timeout_s", "retries")
-_FREE += ("price_in", "price_out", "budget_tokens", "budget_usd")
+_FREE += ("price_in", "price_out", "budget_tokens", "budget_usd", "server_keys")
 
 
 class EvalWatcher(typing.Protocol):
