@@ -21,7 +21,7 @@ from peergrad.runs.players import run_of
 from peergrad.settings import changed, flat, from_file
 from peergrad.show_debate import Page, one_line, print_ending, took
 from peergrad.stage import Stage
-from peergrad.tasks.lines import lines_of, name_of, typed_questions
+from peergrad.tasks.lines import lines_of, typed_questions
 from peergrad.tasks.open import open_questions
 from peergrad.tasks.rows import stem
 
@@ -70,9 +70,7 @@ def _questions(given: str | None, config: DebatesConfig) -> tuple[Sequence[Quest
     if given is None and (sys.stdin is None or sys.stdin.isatty()):
         raise UserError("question: is missing; give it in quotes, one a line by a pipe (-), or a file with --task")
     questions = typed_questions(lines_of(sys.stdin.buffer.read(), "stdin"), style, "stdin")[:most]
-    return questions, questions[0].text if len(
-        questions
-    ) == 1 else f"questions {name_of(' '.join(q.text for q in questions))}"
+    return questions, " ".join(["questions"] * (len(questions) > 1) + [question.text for question in questions])
 
 
 def _advise(made: DebatesPlan, worker: Stage | Bars) -> None:

@@ -31,7 +31,7 @@ class Page:
 
     def line(self, text: str, style: str = "") -> None:
         """A line of ours."""
-        self._lines += [Text(line.plain, style=style) for line in self.folded(text.replace("\n", " "), self.console.width)]
+        self._lines += [Text(line.plain, style=style) for line in self.folded(visible(text), self.console.width)]
 
     def words(self, text: str) -> None:
         """What a model said, line by line."""
@@ -104,12 +104,15 @@ def outcome(end: Ending) -> str:
             return f"{seat_name(end.debate.protocol, winners[0])} wins with a win rate of {rate}:"
         tied = f"{_named(winners)} tie with a win rate of {rate}"
         return f"{tied} and give the same answer:" if end.winner is not None else f"{tied}; there is no single winner:"
+    why = "No vote is for an answer that can be read" if end.votes else "Nobody voted"
     if end.by == "answers":
-        alone = "The answer:" if count == 1 else f"Nobody voted. {len(winners)} of {count} agents end on the same answer:"
-        return alone if len(winners) > 1 or count == 1 else f"Nobody voted. One of {count} agents gives an answer:"
+        alone = "The answer:" if count == 1 else f"{why}. {len(winners)} of {count} agents end on the same answer:"
+        return alone if len(winners) > 1 or count == 1 else f"{why}. One of {count} agents gives an answer:"
     if not any(final.solution for final in finals):
         return "There is no winner: no reply could be read."
-    return "There is no winner: nobody voted, and no answer was given more often than the others."
+    if not any(final.answer for final in finals):
+        return f"There is no winner. {why}, and answers can only be compared in boxes (--style boxed)."
+    return f"There is no winner. {why}, and no answer was given more often than the others."
 
 
 def one_line(end: Ending) -> str:

@@ -78,6 +78,8 @@ class Stage:
         self._live.stop()
 
     def _print(self, turn: Turn, round_: int) -> None:
+        if self._live.is_started:
+            self._live.refresh()  # else what was being said stays until the next time
         print_turn(self.page, self._protocol, turn, round_, self._models[turn.agent])
 
     def _now(self) -> Group:

@@ -36,8 +36,8 @@ class Final:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A debate's outcome. ``winners`` are equally good; there may be none. ``by`` says what decided: votes; where there are
-    none, how often an answer was given (one agent alone always wins); or nothing.
+    """A debate's outcome. ``winners`` are equally good; there may be none. ``by`` says what decided: votes; where
+    there are none for anybody who can be read, how often an answer was given (one agent alone always wins); or nothing.
     """
 
     debate: Debate
@@ -72,8 +72,8 @@ def _winners(
     finals: Sequence[Final], votes: Sequence[Vote]
 ) -> tuple[tuple[int, ...], Literal["votes", "answers", "nothing"]]:
     able = [final for final in finals if final.solution]
-    if votes and able:
-        best = max(final.win_rate for final in able)
+    best = max((final.win_rate for final in able), default=0.0)
+    if votes and best > 0:
         return tuple(final.agent for final in able if final.win_rate == best), "votes"
     if len(finals) == 1 and able:
         return (0,), "answers"

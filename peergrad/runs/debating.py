@@ -103,6 +103,8 @@ def plan(config: DebatesConfig, questions: Sequence[Question], name: str) -> Deb
             raise UserError("judge: has nothing to compare where only one agent answers; give agents 2 or more")
         players.append(_player("judge", seats.judge))
         models.append(seats.judge)
+    if seats.out and seats.out.suffix != ".jsonl":
+        raise UserError(f"out: {seats.out} is no .jsonl file; give a name that ends so")
     made = DebatesPlan(config, protocol, tuple(questions), tuple(players), tuple(models), Path())
     return replace(made, out=seats.out or Path("debates") / f"{_file_name(made, name)}.jsonl")
 

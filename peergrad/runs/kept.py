@@ -26,6 +26,7 @@ class Transcript:
         self.about_path = path.with_name(f"{path.name.removesuffix('.jsonl')}.about.json")
         self._about: dict[str, Any] = {}
         self._before = dict(_SPENT)
+        self._made = False
 
     @contextmanager
     def begun(self, facts: Mapping[str, Any]) -> Iterator[dict[str, Debate]]:
@@ -34,6 +35,7 @@ class Transcript:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.is_dir():
                 raise UserError(f"out: {self.path} is a folder; give the name of a .jsonl file")
+            self._made = not self.path.exists()
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise UserError(f"out: {self.path} can't be written ({error.strerror}); give another file") from None
@@ -46,7 +48,15 @@ class Transcript:
             self._open(dict(facts))
             yield self._kept()
         finally:
+            self._leave_nothing()
             os.close(descriptor)
+
+    def _leave_nothing(self) -> None:
+        """Where nothing was said, nothing is left behind."""
+        spent = self._about.get("spent") or {}
+        if self._made and not self.path.stat().st_size and not (spent.get("requests") or spent.get("sampled")):
+            self.path.unlink()
+            self.about_path.unlink(missing_ok=True)
 
     def keep(self, debate: Debate, spent: Mapping[str, float]) -> None:
         """Add a debate; it is on disk when this returns. ``spent`` is what all of this sitting took so far."""

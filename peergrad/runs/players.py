@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from peergrad.engines.openai.engine import Api
 
 
+_VARIABLE = re.compile(r"(?!sk_)[A-Za-z_][A-Za-z0-9_]*")
+
+
 @dataclass(frozen=True, slots=True)
 class Player:
     """A base model, and the adapter on it, if any; or a model of the server at ``url``."""
@@ -89,9 +92,10 @@ def _base_of(run: Run) -> str:
 def keys_of(api: ApiConfig) -> dict[str, str]:
     """The variables that hold keys, by server."""
     found: dict[str, str] = {}
+    ApiRules(model="any", key_env=api.key_env)  # refuses what is no variable
     for given in api.server_keys:
         where, equals, name = given.rpartition("=")
-        if not equals or not where or "/" in where or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        if not equals or not where or not re.fullmatch(r"[A-Za-z0-9.:\[\]-]+", where) or not _VARIABLE.fullmatch(name):
             raise UserError(
                 "server_keys: is not HOST=VARIABLE; give the server's name, and that of the variable with its key"
             )
