@@ -261,8 +261,8 @@ def chosen_debates(args: list[str]) -> DebatesConfig:
     """What the settings of ``debate`` begin with, by ``--model`` and ``--config``; the rest is read later."""
     from peergrad.debate_command import settings_of
 
-    given = _given(args, "--model", "--config")
-    config = settings_of(given["--model"]) if "--model" in given else DebatesConfig()
+    given = _given(args, "--model", "--base-url", "--seat", "--config")
+    config = settings_of(given.get("--model", "" if given else None))
     return from_file(config, Path(given["--config"])) if "--config" in given else config
 
 

@@ -25,8 +25,10 @@ from peergrad.tasks.lines import lines_of, typed_questions
 from peergrad.tasks.open import open_questions
 from peergrad.tasks.rows import stem
 
+WEAK_TOKENS = 128
+
 _WEAK = (
-    f"no model was given, so {WEAK} answers: with 135M parameters it can hardly keep to the form, let alone judge. "
+    f"no model was given, so {WEAK} answers: with 135M parameters it seldom keeps to the form, let alone judges. "
     "--model NAME takes another one, --model NAME@http://… one behind an API"
 )
 _HOW = {"votes": "decided by votes", "answers": "by how often an answer was given", "nothing": "without a winner"}
@@ -42,9 +44,14 @@ def debate(question: str | None, config: DebatesConfig, as_json: bool) -> None:
         _many(made, as_json)
 
 
-def settings_of(model: str) -> DebatesConfig:
-    """What the settings begin with: of a run or its checkpoint, its debates are the run's own."""
-    run, base = run_of(model), DebatesConfig()
+def settings_of(model: str | None) -> DebatesConfig:
+    """What the settings begin with: of a run or its checkpoint, its debates are the run's own. The small model that answers
+    where none is given rambles, and here: its replies are short.
+    """
+    base = DebatesConfig()
+    if model is None:
+        return changed(base, {"max_tokens": WEAK_TOKENS}, "model")
+    run = run_of(model)
     if not run:
         return base
     trained = flat(from_file(TrainConfig(), run.path / "config.toml"))

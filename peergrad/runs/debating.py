@@ -213,11 +213,12 @@ class _Debating:
             raise EngineError(f"{what} because {first}. The same command plays what is missing")
 
     async def _sampler(self) -> Sampler:
-        """A sampler for every seat; seats of one player share theirs."""
+        """A sampler for every seat; seats of one player share theirs. The model's is first: the key is its server's."""
         made = self._made
         of: dict[Player, Sampler] = {}
         seats: dict[int, Sampler] = {}
-        for seat, who in enumerate(made.players):
+        for seat in sorted(range(len(made.players)), key=lambda seat: (seat not in made.usual, seat)):
+            who = made.players[seat]
             where = "" if seat in made.usual else "judge" if seat == made.protocol.agents else f"seat {seat}"
             try:
                 of[who] = of.get(who) or await self._players.sampler(who)

@@ -156,7 +156,7 @@ def test_the_command_gives_none_away(tmp_path):
     others = [place for place in PLACES if place not in FATAL]
     with ThreadPoolExecutor(2) as threads:
         ended = list(threads.map(command, [others, *([place] for place in FATAL)]))
-    assert [code for code, _ in ended] == [1, 2, 2, 1, 2, 2, 2, 2, 2, 2, 2]
+    assert [code for code, _ in ended] == [1, 2, 2, 1, 2, 2, 2, 1, 2, 2, 2]
     kept = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert "My key is [hidden]. [hidden]" in "".join(path.read_text() for path in kept)
     assert any(b"peergrad" in title for title in titles)
