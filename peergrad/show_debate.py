@@ -128,7 +128,8 @@ def took(used: Usage, usd: float, seconds: float | None, replies: int) -> str:
     """What it took, in a sentence."""
     money = f", ${usd:,.4f}" if usd else ""
     time = f", {seconds:,.1f} s" if seconds is not None else ""
-    return f"{replies} replies, {used.prompt:,} tokens read and {used.sampled:,} sampled{money}{time}"
+    said = "1 reply" if replies == 1 else f"{replies} replies"
+    return f"{said}, {used.prompt:,} tokens read and {used.sampled:,} sampled{money}{time}"
 
 
 def _ballot(debate: Debate, voter: int, votes: Sequence[Vote]) -> list[str]:

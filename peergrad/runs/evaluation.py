@@ -297,4 +297,8 @@ def _same(folder: Evals, made: EvalPlan) -> None:
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+    """Settings as JSON gives them back."""
+    return {
+        name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+        for name, value in settings.items()
+    }
