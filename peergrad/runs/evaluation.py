@@ -30,7 +30,7 @@ from peergrad.tasks.open import left_out
 
 # What may be changed when an evaluation goes on: it decides how fast it is, not what is measured.
 _FREE = ("out", "device", "threads", "kv_gb", "max_rows", "deadline_s", "key_env", "max_concurrent", "timeout_s", "retries")
-_FREE += ("price_in", "price_out", "budget_tokens", "budget_usd")
+_FREE += ("price_in", "price_out", "budget_tokens", "budget_usd", "server_keys")
 
 
 class EvalWatcher(typing.Protocol):
@@ -333,4 +333,8 @@ def _same(folder: EvalFolder, made: EvalPlan) -> None:
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+    """Settings as JSON gives them back."""
+    return {
+        name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+        for name, value in settings.items()
+    }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +16,18 @@ from peergrad.config import ApiConfig, EngineConfig, TrainConfig
 from peergrad.debate.batch import Batcher
 from peergrad.debate.errors import UserError
 from peergrad.debate.sampler import Sampler
+from peergrad.debate.types import Ask
 from peergrad.engines.openai.meter import Meter
-from peergrad.engines.openai.rules import ApiRules, check_address
+from peergrad.engines.openai.rules import ApiRules, check_address, host
 from peergrad.runs.folder import Run
 from peergrad.settings import from_file
 
 if TYPE_CHECKING:
     from peergrad.engines.local.engine import Local
     from peergrad.engines.openai.engine import Api
+
+
+_VARIABLE = re.compile(r"(?!sk_)[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,8 @@ def player(name: str, url: str | None = None) -> Player:
     if url is not None:
         check_address(url, "base_url")
         return Player(name, url=url)
+    if "://" in name:  # not repeated: people put passwords into addresses
+        raise UserError("model: is an address; give the model's name before it, as in NAME@http://localhost:8000/v1")
     path = Path(name)
     run = _run(path)
     if run and path == run.path:
@@ -81,14 +89,38 @@ def _base_of(run: Run) -> str:
     return from_file(TrainConfig(), run.path / "config.toml").engine.model
 
 
+def keys_of(api: ApiConfig) -> dict[str, str]:
+    """The variables that hold keys, by server."""
+    found: dict[str, str] = {}
+    ApiRules(model="any", key_env=api.key_env)  # refuses what is no variable
+    for given in api.server_keys:
+        where, equals, name = given.rpartition("=")
+        if not equals or not where or not re.fullmatch(r"[A-Za-z0-9.:\[\]-]+", where) or not _VARIABLE.fullmatch(name):
+            raise UserError(
+                "server_keys: is not HOST=VARIABLE; give the server's name, and that of the variable with its key"
+            )
+        found[where] = name
+    return found
+
+
 class Players:
     """Loads those who are asked for; players of one base model share its weights. Leaving ends every call under way.
+
+    ``hear`` is told of what servers say while they say it. The key in ``key_env`` goes to the first server asked for only.
 
     Example: ``async with Players(config.engine, config.api, seed=0) as players: await players.sampler(player("smollm2"))``
     """
 
-    def __init__(self, config: EngineConfig, api: ApiConfig, seed: int, say: Callable[[str], None] = lambda _: None) -> None:
-        self._config, self._api, self._seed, self._say = config, api, seed, say
+    def __init__(
+        self,
+        config: EngineConfig,
+        api: ApiConfig,
+        seed: int,
+        say: Callable[[str], None] = lambda _: None,
+        hear: Callable[[Ask, str | None], None] | None = None,
+    ) -> None:
+        self._config, self._api, self._seed, self._say, self._hear = config, api, seed, say, hear
+        self._keys, self._first = keys_of(api), None
         self.meter = Meter(budget_tokens=api.budget_tokens, budget_usd=api.budget_usd)
         self._engines: dict[str, Local] = {}
         self._open = contextlib.AsyncExitStack()
@@ -118,10 +150,11 @@ class Players:
         except ImportError as error:
             raise UserError(f"base_url: asking a server needs {error.name}; pip install 'peergrad[openai]'") from None
         api = self._api
+        key_env, environ = self._key(host(url))
         rules = ApiRules(
             model=model,
             base_url=url,
-            key_env=api.key_env,
+            key_env=key_env,
             max_concurrent=api.max_concurrent,
             timeout_s=api.timeout_s,
             deadline_s=self._config.deadline_s,
@@ -132,7 +165,22 @@ class Players:
             price_out=api.price_out,
             seed=self._seed,
         )
-        return Api(rules, meter=self.meter)
+        return Api(rules, meter=self.meter, hear=self._hear, environ=environ)
+
+    def _key(self, server: str) -> tuple[str, dict[str, str]]:
+        """The variable that holds a server's key, and the environment it is to be looked up in. A key is its server's:
+        no other is to learn it.
+        """
+        environ, self._first = dict(os.environ), self._first or server
+        if server in self._keys:
+            return self._keys[server], environ
+        if server == self._first:
+            return self._api.key_env, environ
+        if environ.get(self._api.key_env):
+            self._say(f"{server} is asked without a key: the one in {self._api.key_env} is for {self._first} (server_keys)")
+        for name in ("OPENAI_API_KEY", self._api.key_env):
+            environ.pop(name, None)
+        return "OPENAI_API_KEY", environ
 
     def _load(self, model: str) -> Local:
         try:

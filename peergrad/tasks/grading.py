@@ -38,6 +38,19 @@ def grade(question: Question, solution: str) -> Grade:
     return _compared(question.answer, boxed)
 
 
+def answer_name(solution: str) -> str | None:
+    """What is in the last ``\\boxed{}``, normalised so that equal numbers and equal words have one name, where nobody knows
+    the right answer to compare with; ``None`` without a box.
+
+    Example: ``answer_name("\\boxed{1,000.0}") == answer_name("\\boxed{1000}")``
+    """
+    boxed = last_boxed(solution)
+    if not boxed:
+        return None
+    amount = as_amount(boxed, named=True) if len(boxed) <= _LONGEST else None
+    return str(amount.value) if amount else _text(boxed)
+
+
 def needs_math(gold: str) -> bool:
     """Whether answers can be compared with this one only as mathematics."""
     return as_amount(gold) is None and not _is_words(gold)
