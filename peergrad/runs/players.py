@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,13 +39,16 @@ def player(name: str, url: str | None = None) -> Player:
 
     ``NAME@http://…`` is a model of that server, and so is any name where ``url`` is given.
     """
-    at = max(name.rfind("@http://"), name.rfind("@https://"))
-    if at >= 0:
-        name, url = name[:at], name[at + 1 :]
+    if at := re.search(r"@(?=[a-z][a-z0-9+.-]*://)", name, re.IGNORECASE):  # the first: what follows may hold a password
+        name, url = name[: at.start()], name[at.end() :]
+    if "://" in name:
+        raise UserError("model: has an address in it; write NAME@http://host:8000/v1, or give the address as base_url")
     if url is not None:
         check_address(url, "base_url")
         return Player(name, url=url)
     path = Path(name)
+    if re.search(r"@(?:localhost|[^@/\s]+:\d{1,5})(?:/|$)", name) and not path.exists():
+        raise UserError("model: write http:// before the server's address, as in NAME@http://host:8000/v1")
     run = _run(path)
     if run and path == run.path:
         found = run.newest()
