@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 GAP_S = 0.001  # begun at one moment, requests would be answered at one moment, and the work on each wait for all others
 
-_MORE, _FEWER = 0.5, 0.7  # added to the limit by an answer, left of it by a refusal
+_MORE, _FEWER = 1.0, 0.7  # added to the limit by an answer, left of it by a refusal
 
 
 class Slots:
