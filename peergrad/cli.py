@@ -7,6 +7,7 @@ input can't be used (nothing was written), 130 and 143 interrupted by Ctrl-C and
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,7 +26,7 @@ from peergrad.reward.tally import Ballots, SelfVotes
 from peergrad.settings import changed, from_file, to_toml
 
 app = tyro.extras.SubcommandApp()
-_ALIASES = {"--rounds": "--max-rounds"}
+_ROUNDS = re.compile(r"--rounds(?==|$)")  # the short name that people expect of `debate`
 Presets = Literal["demo", "math", "math-easy", "math-hard", "open-ended", "classic"]
 
 
@@ -362,7 +363,7 @@ def main() -> None:
         add_check(chosen_settings(sys.argv[2:]) if sys.argv[1:2] == ["check"] else TrainConfig())
         add_eval(chosen_evaluation(sys.argv[2:]) if sys.argv[1:2] == ["eval"] else EvalConfig())
         add_debate(chosen_debates(sys.argv[2:]) if sys.argv[1:2] == ["debate"] else DebatesConfig())
-        args = [_ALIASES.get(arg, arg) if sys.argv[1:2] == ["debate"] else arg for arg in sys.argv[1:]]
+        args = [_ROUNDS.sub("--max-rounds", arg) if sys.argv[1:2] == ["debate"] else arg for arg in sys.argv[1:]]
         config: Any = (tyro.conf.OmitArgPrefixes,)
         app.cli(
             args=args, config=config, prog="peergrad", description=sys.modules["peergrad"].__doc__, use_underscores=False

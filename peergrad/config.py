@@ -12,7 +12,7 @@ from peergrad.debate.fields import nearest
 from peergrad.debate.prompts import Wording
 from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.types import Style
-from peergrad.engines.openai.rules import Stops
+from peergrad.engines.openai.rules import Stops, check_variable
 from peergrad.learn.train import LearnRules
 from peergrad.measure.budget import Cost
 from peergrad.settings import changed, within_bounds
@@ -145,6 +145,9 @@ class ApiConfig:
     """Stop, keeping what is done, when so many tokens are spent."""
     budget_usd: float | None = None
     """Stop, keeping what is done, when so much money is spent; needs the prices."""
+
+    def __post_init__(self) -> None:
+        check_variable(self.key_env)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from peergrad.config import DebateConfig, DebatesConfig, TrainConfig
 from peergrad.debate.errors import UserError
 from peergrad.debate.types import Ask, Debate, Question, Reply
 from peergrad.leaving import until_done
-from peergrad.measure.ending import as_object, ending, used
+from peergrad.measure.ending import Ending, as_object, ending, used
 from peergrad.runs.debating import WEAK, DebatesPlan, Took, debate_all, paid, plan
 from peergrad.runs.players import run_of
 from peergrad.settings import changed, flat, from_file
@@ -36,8 +37,8 @@ _HOW = {"votes": "decided by votes", "answers": "by how often an answer was give
 
 def debate(question: str | None, config: DebatesConfig, as_json: bool) -> None:
     """Debate one question on the screen, or many with a bar; print how it ended."""
-    questions, name = _questions(question, config)
-    made = plan(config, questions, name)
+    questions, name, origin = _questions(question, config)
+    made = plan(config, questions, name, origin)
     if len(made.questions) == 1 and not as_json:
         _one(made)
     else:
@@ -58,26 +59,34 @@ def settings_of(model: str | None) -> DebatesConfig:
     return changed(base, {name: trained[name] for name in flat(DebateConfig())}, "model")
 
 
-def _questions(given: str | None, config: DebatesConfig) -> tuple[Sequence[Question], str]:
-    """What is to be debated, and a name for it."""
+def _questions(given: str | None, config: DebatesConfig) -> tuple[Sequence[Question], str, str]:
+    """What is to be debated, a name for it, and where it is from."""
     task, style, most = config.task.task, config.seats.style, config.seats.questions or None
     if given is not None and task:
         raise UserError("task: is given beside a question; give one of them")
     if given is not None and given != "-":
-        return typed_questions([given], style, "question"), given
+        return typed_questions([given], style, "question"), given, given.strip()
     if task.lower().endswith(".txt"):
         try:
             raw = Path(task).read_bytes()
         except OSError as error:
             raise UserError(f"task: {task} can't be read ({error.strerror})") from None
-        return typed_questions(lines_of(raw, task), style, task)[:most], stem(Path(task))
+        return typed_questions(lines_of(raw, task), style, task)[:most], stem(Path(task)), _origin(task)
     if task:
         found = open_questions(task, config.task.rules(config.seats.seed))
-        return [found[index] for index in range(min(most or len(found), len(found)))], found.name
-    if given is None and (sys.stdin is None or sys.stdin.isatty()):
+        return [found[index] for index in range(min(most or len(found), len(found)))], found.name, _origin(task)
+    if sys.stdin is None or (given is None and sys.stdin.isatty()):
         raise UserError("question: is missing; give it in quotes, one a line by a pipe (-), or a file with --task")
     questions = typed_questions(lines_of(sys.stdin.buffer.read(), "stdin"), style, "stdin")[:most]
-    return questions, " ".join(["questions"] * (len(questions) > 1) + [question.text for question in questions])
+    # By the first one, so that lines added later go to the same file.
+    first = questions[0].text
+    return questions, f"questions {first}" if len(questions) > 1 else first, f"stdin {first}"
+
+
+def _origin(task: str) -> str:
+    """A task wherever it is named from: the file's full path."""
+    kind, colon, file = task.partition(":")
+    return str(Path(task).resolve()) if not colon else f"{kind}:{Path(file).resolve()}"
 
 
 def _advise(made: DebatesPlan, worker: Stage | Bars) -> None:
@@ -126,6 +135,7 @@ class _Results:
         self._made, self._bars, self._page, self._json = made, bars, page, as_json
         self.say, self.warn = bars.say, bars.warn
         self._by: dict[str, int] = {}
+        self._unheard = False
         self._took = Took()
 
     def begin(self, kept: Sequence[Debate], missing: int) -> None:
@@ -149,6 +159,15 @@ class _Results:
     def _tell(self, debate: Debate, seconds: float | None) -> None:
         end = ending(debate)
         self._by[end.by] = self._by.get(end.by, 0) + 1
+        if self._unheard:
+            return
+        try:
+            self._print(debate, end, seconds)
+        except (BrokenPipeError, SystemExit):  # the reader left, as `| head` does (rich then leaves, too): debates go on
+            self._unheard = True
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def _print(self, debate: Debate, end: Ending, seconds: float | None) -> None:
         if not self._json:
             self._page.line(one_line(end))
             self._page.show()

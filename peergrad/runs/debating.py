@@ -82,13 +82,18 @@ class DebatesPlan:
         return frozenset(range(self.protocol.agents)) - given
 
 
-def plan(config: DebatesConfig, questions: Sequence[Question], name: str) -> DebatesPlan:
-    """Check everything that can be checked without a model. ``name`` is for the file, if none is given."""
+def plan(config: DebatesConfig, questions: Sequence[Question], name: str, origin: str) -> DebatesPlan:
+    """Check everything that can be checked without a model.
+
+    ``name`` is for the file, if none is given, and ``origin`` says where the questions are from: other origins, other files.
+    """
     protocol, seats = config.debate.build(), config.seats
     keys_of(config.api)
     named = _seats(seats.seat, protocol.agents)
     left = [seat for seat in range(protocol.agents) if seat not in named]
     model = config.engine.model
+    if model and not left and len(named) == protocol.agents:
+        raise UserError("model: holds no seat, since every seat is given to another; leave it out")
     if left and not model:
         if config.api.base_url:
             raise UserError("model: is not set; give the name that the server at base_url knows it by")
@@ -106,14 +111,14 @@ def plan(config: DebatesConfig, questions: Sequence[Question], name: str) -> Deb
     if seats.out and seats.out.suffix != ".jsonl":
         raise UserError(f"out: {seats.out} is no .jsonl file; give a name that ends so")
     made = DebatesPlan(config, protocol, tuple(questions), tuple(players), tuple(models), Path())
-    return replace(made, out=seats.out or Path("debates") / f"{_file_name(made, name)}.jsonl")
+    return replace(made, out=seats.out or Path("debates") / f"{_file_name(made, name, origin)}.jsonl")
 
 
 def _seats(given: Sequence[str], agents: int) -> dict[int, str]:
     found: dict[int, str] = {}
     for one in given:
         number, equals, model = one.partition("=")
-        if not equals or not number.strip().isdecimal() or not model.strip():
+        if not equals or not number.strip().isdecimal() or len(number) > 6 or not model.strip():
             raise UserError(
                 "seat: is not SEAT=MODEL; give the seat's number, from 0, and a model, such as 0=gpt-x@https://…/v1"
             )
@@ -135,7 +140,9 @@ def _player(where: str, name: str) -> Player:
 
 def _facts(made: DebatesPlan) -> dict[str, Any]:
     """What decides what is said."""
-    settings = {name: flat(made.config)[name] for name in (*flat(made.config.debate), "stops", "send_temperature", "seed")}
+    settings = {
+        name: flat(made.config)[name] for name in (*flat(made.config.debate), "style", "stops", "send_temperature", "seed")
+    }
     seats = [
         {"model": one.base, "adapter": str(one.adapter) if one.adapter else None, "server": one.url} for one in made.players
     ]
@@ -143,9 +150,9 @@ def _facts(made: DebatesPlan) -> dict[str, Any]:
     return {"seats": seats[:agents], "judge": seats[agents] if len(seats) > agents else None, "settings": settings}
 
 
-def _file_name(made: DebatesPlan, name: str) -> str:
+def _file_name(made: DebatesPlan, name: str, origin: str) -> str:
     """The name with a hash of all that decides what is said: other settings go to another file."""
-    facts = json.dumps([_facts(made), [made.questions[0].text] if len(made.questions) == 1 else name])
+    facts = json.dumps([_facts(made), origin])
     return f"{name_of(name).rpartition('-')[0] or 'debate'}-{hashlib.sha256(facts.encode()).hexdigest()[:6]}"
 
 

@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +54,10 @@ class Transcript:
     def _leave_nothing(self) -> None:
         """Where nothing was said, nothing is left behind."""
         spent = self._about.get("spent") or {}
-        if self._made and not self.path.stat().st_size and not (spent.get("requests") or spent.get("sampled")):
-            self.path.unlink()
-            self.about_path.unlink(missing_ok=True)
+        with suppress(OSError):  # removed meanwhile, or a name too long for the file beside it
+            if self._made and not self.path.stat().st_size and not (spent.get("requests") or spent.get("sampled")):
+                self.path.unlink()
+                self.about_path.unlink(missing_ok=True)
 
     def keep(self, debate: Debate, spent: Mapping[str, float]) -> None:
         """Add a debate; it is on disk when this returns. ``spent`` is what all of this sitting took so far."""

@@ -44,15 +44,16 @@ def player(name: str, url: str | None = None) -> Player:
 
     ``NAME@http://…`` is a model of that server, and so is any name where ``url`` is given.
     """
-    at = max(name.rfind("@http://"), name.rfind("@https://"))
-    if at >= 0:
-        name, url = name[:at], name[at + 1 :]
+    if at := re.search(r"@(?=[a-z][a-z0-9+.-]*://)", name, re.IGNORECASE):  # the first: what follows may hold a password
+        name, url = name[: at.start()], name[at.end() :]
+    if "://" in name:
+        raise UserError("model: has an address in it; write NAME@http://host:8000/v1, or give the address as base_url")
     if url is not None:
         check_address(url, "base_url")
         return Player(name, url=url)
-    if "://" in name:  # not repeated: people put passwords into addresses
-        raise UserError("model: is an address; give the model's name before it, as in NAME@http://localhost:8000/v1")
     path = Path(name)
+    if re.search(r"@(?:localhost|[^@/\s]+:\d{1,5})(?:/|$)", name) and not path.exists():
+        raise UserError("model: write http:// before the server's address, as in NAME@http://host:8000/v1")
     run = _run(path)
     if run and path == run.path:
         found = run.newest()

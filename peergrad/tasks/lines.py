@@ -33,7 +33,7 @@ def typed_questions(texts: Sequence[str], style: Style, origin: str) -> tuple[Qu
 def lines_of(raw: bytes, origin: str) -> list[str]:
     """The lines of a text file."""
     try:
-        return raw.removeprefix(b"\xef\xbb\xbf").decode().split("\n")
+        return re.split(r"\r\n|\r|\n", raw.removeprefix(b"\xef\xbb\xbf").decode())
     except UnicodeDecodeError as error:
         raise UserError(f"{origin}: not UTF-8 text (byte {error.start}); save it as UTF-8") from None
 

@@ -17,9 +17,11 @@ from urllib.parse import quote
 import pytest
 
 from peergrad import Parallel, Question, UserError, cli, dump, play_all
+from peergrad.config import ApiConfig
 from peergrad.engines.openai.engine import Api
 from peergrad.engines.openai.rules import ApiRules
 from peergrad.engines.openai.secrets import Secrets
+from peergrad.runs.players import Player, player
 from tests.debating.speaking import peergrad
 from tests.helpers import short
 from tests.openai.asking import an_ask
@@ -102,7 +104,7 @@ def test_planted_secrets_stay_where_they_are(place, stream, logs, capfd, monkeyp
     told, pieces = [], []
 
     async def run(url):
-        rules = ApiRules(model="m", base_url=url, key_env="PLANTED", retries=1, timeout_s=5)
+        rules = ApiRules(model="m", base_url=url, key_env="PLANTED", retries=1, timeout_s=5, deadline_s=2)
         hear = (lambda _, piece: pieces.append(piece or "")) if stream else None
         async with Api(rules, environ={"PLANTED": KEY, **os.environ}, hear=hear) as api:
             told.append(repr(api) + repr(api.rules) + repr(vars(api)) + repr(api.meter.spent))
@@ -275,3 +277,35 @@ def test_a_secret_that_is_still_coming_is_held_back():
 def test_importing_peergrad_imports_no_client():
     code = "import peergrad, peergrad.cli, sys; assert not {'openai', 'httpx2', 'tenacity'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("given", ["gsk_planted0key", "hf_plantedkey", "Planted", KEY])
+def test_a_key_given_for_its_variable_is_not_repeated(given):
+    for make in (lambda: ApiConfig(key_env=given), lambda: ApiRules(model="m", key_env=given)):
+        with pytest.raises(UserError, match=r"^key_env: ") as caught:
+            make()
+        assert given not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "m@http://a:planted@http://127.0.0.1:9/v1",
+        "m@HTTP://usr:planted@host/v1",
+        "http://usr:planted@host/v1",
+        "m:planted@127.0.0.1:8000/v1",
+    ],
+)
+def test_a_model_by_its_server_without_repeating_secrets(name):
+    with pytest.raises(UserError, match=r"^(base_url|model): ") as caught:
+        player(name)
+    assert "planted" not in str(caught.value)
+    assert player("org/m@HTTPS://host/v1") == Player("org/m", url="HTTPS://host/v1")
+
+
+def test_a_badly_formatted_record_is_no_failure(logs):
+    secrets = Secrets([KEY])
+    secrets.guard_logs()
+    logging.getLogger("openai").warning("%d tokens", KEY)
+    secrets.leave_logs()
+    assert "%d tokens" in logs.getvalue()
