@@ -291,7 +291,7 @@ WRONG = [
     (["?", "--seat", "x"], "seat: is not SEAT=MODEL; give the seat's number"),
     (["?", "--seat", "0=a", "--seat", "0=b"], "seat 0: is given twice"),
     (["?", "--seat", "1=x@http://u:p@h/v1"], "seat 1: base_url: has a user name or password in it"),
-    (["?", "--judge", "x@ftp://h"], "judge: model: is an address"),
+    (["?", "--judge", "x@ftp://h"], "judge: base_url: is no address"),
     (["?", "--judge", "x", "--agents", "1"], "judge: has nothing to compare"),
     ([" "], "question: is empty"),
     (["-"], "stdin: is empty; give at least one question"),
