@@ -209,8 +209,8 @@ class _Debating:
         played = await play_all(made.protocol, missing, sampler, judge_tokens=judge_tokens, done=done)
         self._transcript.took(asdict(self._took()))
         if played.halted:
-            kept = f"What is done is kept in {made.out}; the same command goes on with it, the budget anew"
-            raise EngineError(f"{played.halted}. {kept}")
+            note = f"What is done is kept in {made.out}; the same command goes on with it, the budget anew"
+            raise EngineError(f"{played.halted}. {note}")
         if played.dropped:
             first, count = next(iter(played.dropped.values())), len(played.dropped)
             what = (
