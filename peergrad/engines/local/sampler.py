@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Start:
     """Tokens to go on from, and how: an ask once it is rendered.
 
-    A reply ends with a token of ``ends``, after a text of ``stop``, or after ``max_tokens``. The same ``name`` draws the same
-    random numbers.
+    A reply ends with a token of ``ends``, after a text of ``stop``, or after ``max_tokens``. The same ``name`` draws the
+    same random numbers.
     """
 
     prompt_T: Ids
