@@ -22,7 +22,7 @@ from peergrad.measure.budget import cost, draws
 from peergrad.measure.outcome import Outcome, counted, debate_outcome, direct_outcome, joined, seat_outcome
 from peergrad.measure.result import result
 from peergrad.runs.evals import Evals
-from peergrad.runs.players import Player, Players, player
+from peergrad.runs.players import Player, Players, player, policy_of
 from peergrad.settings import flat, from_file, to_toml
 from peergrad.tasks.base import Task
 from peergrad.tasks.files import fingerprint
@@ -71,13 +71,13 @@ def plan(config: EvalConfig, task: Task) -> EvalPlan:
         raise UserError("task: its questions have no answers, so there is nothing to measure against; give answer_field")
     most = config.measure.questions or len(task)
     questions = tuple(task[index] for index in range(min(most, len(task))))
-    policy, opponent = player(config.engine.model, config.api.base_url), None
+    policy, opponent = policy_of(config.engine), None
     if config.measure.mode == "role-averaged":
         name = config.measure.opponent
         opponent = replace(policy, adapter=None) if name == "base" else player(name)
         if opponent == policy:
             raise UserError(f"opponent: {name} is the model itself; name another, or use mode debate")
-    return EvalPlan(config, config.debate.build(), task, questions, policy, opponent)
+    return EvalPlan(config, config.debate.build(config.engine), task, questions, policy, opponent)
 
 
 async def evaluate(

@@ -126,8 +126,10 @@ class Local:
         """The model as it was before any training."""
         return LocalSampler(self, None, BASE)
 
-    async def adapted(self, folder: Path) -> LocalSampler:
-        """The model with the adapter of a checkpoint or of any PEFT folder; what this engine trains is not touched."""
+    async def adapted(self, folder: Path | None) -> LocalSampler:
+        """The model with the adapter of a checkpoint or of any PEFT folder, or with none; nothing trained is touched."""
+        if folder is None:
+            return self.base_sampler()
         return await asyncio.to_thread(lambda: self._sample_with(Lora.saved(self.decoder, folder)))
 
     async def step(self, data: Sequence[Datum], loss: LossName, lr: float) -> StepStats:
