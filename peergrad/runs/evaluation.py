@@ -22,7 +22,7 @@ from peergrad.measure.budget import cost, draws
 from peergrad.measure.outcome import Outcome, counted, debate_outcome, direct_outcome, joined, seat_outcome
 from peergrad.measure.result import result
 from peergrad.runs.evals import Evals
-from peergrad.runs.players import Player, Players, player, policy_of
+from peergrad.runs.players import Player, Players, player, policy_of, weights_of
 from peergrad.settings import flat, from_file, to_toml
 from peergrad.tasks.base import Task
 from peergrad.tasks.files import fingerprint
@@ -268,7 +268,7 @@ def _facts(made: EvalPlan) -> dict[str, Any]:
         "model": made.config.engine.model,
         "base": made.policy.base,
         "server": made.policy.url,
-        "adapter_sha256": _sha256(adapter / "adapter_model.safetensors") if adapter else None,
+        "adapter_sha256": _sha256(weights_of(adapter)) if adapter else None,
         "task": made.task.name,
         "questions_sha256": fingerprint(made.questions),
         "asked": len(made.questions),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from peergrad.engines.openai.engine import Api
     from peergrad.engines.tinker.engine import Tinker
 
+_SERVED = "tinker.json"
 # Calls of a sampler under way at the same time: a model here does one thing at a time, a service many.
 CALLS = {"local": 1, "tinker": 64}
 
@@ -60,7 +61,7 @@ def player(name: str, url: str | None = None) -> Player:
         if not found:
             raise UserError(f"model: the run in {path} has no checkpoint yet; train it, or name its base model")
         return Player(_base_of(run), found[1])
-    if run and (path / "tinker.json").exists():  # its weights are with the service
+    if run and weights_of(path).name == _SERVED:
         return Player(_base_of(run), path)
     try:
         config = path / "adapter_config.json"
@@ -74,6 +75,12 @@ def player(name: str, url: str | None = None) -> Player:
     if not isinstance(base, str) or not base:
         raise UserError(f"model: the adapter in {path} does not say what its base model is")
     return Player(base, path)
+
+
+def weights_of(checkpoint: Path) -> Path:
+    """The file that tells one checkpoint's weights from another's: the adapter, or where the service keeps it."""
+    served = checkpoint / _SERVED
+    return served if served.exists() else checkpoint / "adapter_model.safetensors"
 
 
 def run_of(name: str) -> Run | None:

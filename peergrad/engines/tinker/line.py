@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import tinker
+from tinker.types import RequestErrorCategory
 
 from peergrad.debate.errors import EngineError, Halted, UserError
 from peergrad.engines.openai.secrets import Secrets
@@ -26,7 +27,7 @@ T = TypeVar("T")
 
 _FIRST_S = 10.0  # for the first answer of a server
 _PULSE_S = 5.0  # while something is awaited, the server is asked so often whether it lives
-_MISSED = 3  # and so many silences in a row mean that it does not
+_MISSED = 6  # and so many silences in a row mean that it does not
 _LATER = "the same command goes on from the last checkpoint"
 
 
@@ -102,7 +103,8 @@ class Line:
             self._asked = now
             try:
                 async with httpx.AsyncClient(timeout=_PULSE_S) as client:
-                    await client.get(f"{self.url}/api/v1/healthz", headers=self._headers)
+                    answer = await client.get(f"{self.url}/api/v1/healthz", headers=self._headers)
+                answer.raise_for_status()
                 self._missed = 0
             except httpx.HTTPError:
                 self._missed += 1
@@ -114,6 +116,8 @@ class Line:
             body = error.body
             detail = body.get("detail") if isinstance(body, dict) else None
             return self._judged(error.status_code, self._quoted(str(detail or error)), what)
+        if isinstance(error, tinker.RequestFailedError) and error.category is RequestErrorCategory.User:
+            return EngineError(f"{self.host} refuses {what} ({said})")
         if isinstance(error, ValueError):
             status = re.search(r"status (\d{3})", str(error))
             return self._judged(int(status[1]) if status else 500, said, what)
