@@ -28,7 +28,7 @@ class Proxy:
 
     def __init__(self, target: str) -> None:
         self.target, self.fault, self.seen = target, none, list[str]()
-        bound = socket.socket()
+        bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         bound.bind(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         app = Starlette(routes=[Route("/{path:path}", self._answer, methods=["GET", "POST"])])
