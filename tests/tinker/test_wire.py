@@ -5,6 +5,8 @@ import itertools
 import json
 import random
 import secrets
+import subprocess
+import sys
 
 import httpx
 import numpy as np
@@ -18,12 +20,14 @@ from peergrad import UserError
 from peergrad.debate.errors import EngineError
 from peergrad.engines.local.engine import Local
 from peergrad.engines.local.lora import LoraRules
+from peergrad.engines.local.sampler import Start
 from peergrad.engines.tinker.engine import Tinker
 from peergrad.engines.tinker.rules import TinkerRules
 from peergrad.learn.datums import Datum
+from peergrad.serve.sampling import Desk
 from peergrad.serve_command import ServeConfig, serve
 from tests.runs.killing import PARROT
-from tests.tinker.processes import Server
+from tests.tinker.processes import ROOT, Server
 
 MODEL = str(PARROT)
 LOSSES = ["importance_sampling", "ppo", "cispo", "cross_entropy"]
@@ -125,6 +129,39 @@ def test_stops(server):
     end = 1  # <|im_end|>
     ended = said(None)
     assert ended.stop_reason == ("stop" if ended.tokens[-1] == end else "length")
+
+
+def test_requests_are_sampled_together():
+    here, desk = Local.load_model(MODEL, threads=1), Desk()
+    first, second = here.base_sampler(), asyncio.run(here.sampler())
+
+    async def go():
+        starts = [Start(np.arange(20, 30, dtype=np.int32), 5, 1.0, (), frozenset(), str(i)) for i in range(20)]
+        return await asyncio.gather(*(desk.sample((first, second)[i % 2], [start]) for i, start in enumerate(starts)))
+
+    made = asyncio.run(go())
+    assert [len(one.ids) for (one,) in made] == [5] * 20
+    assert desk.batches == 2
+
+
+NO_TORCH = """
+import asyncio, sys
+sys.modules.update(torch=None, peft=None, gguf=None)
+from peergrad.debate.types import Message
+from peergrad.debate.types import Ask
+from peergrad.engines.tinker.engine import Tinker
+from peergrad.engines.tinker.rules import TinkerRules
+engine = Tinker(TinkerRules(model=sys.argv[1], base_url=sys.argv[2], rank=2, deadline_s=20))
+ask = Ask("d", 0, 0, 0, (Message("user", "What is 1 + 1?"),), (), 8)
+async def go():
+    return await (await engine.sampler()).sample([ask])
+print(asyncio.run(go())[0].tokens)
+"""
+
+
+def test_the_client_needs_no_torch(server):
+    done = subprocess.run([sys.executable, "-c", NO_TORCH, MODEL, server.url], capture_output=True, text=True, cwd=ROOT)
+    assert "8 sampled" in done.stdout or "sampled, temperature=1.0" in done.stdout, done.stderr[-2000:]
 
 
 class Raw:
