@@ -31,6 +31,7 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/cpu_products.py
 	$(BIN)/python benchmarks/demo_step.py
 	$(BIN)/python benchmarks/api_concurrency.py
+	$(BIN)/python benchmarks/tinker_latency.py
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -10,8 +10,9 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import tinker
@@ -26,6 +27,9 @@ from peergrad.learn import losses
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import LossName
 from peergrad.learn.trainer import StepStats
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 CHECKPOINT = "tinker.json"
 _CONTEXT = 32768  # where a service does not say
@@ -112,13 +116,14 @@ class Tinker:
         return self._client
 
 
-async def _both(first: object, second: object) -> tuple[tinker.ForwardBackwardOutput, tinker.OptimStepResponse]:
+async def _both(first: Awaitable[A], second: Awaitable[B]) -> tuple[A, B]:
     """Both results. If the first failed, that is why the second did."""
-    made = await asyncio.gather(first, second, return_exceptions=True)  # type: ignore[arg-type]
-    for one in made:
-        if isinstance(one, BaseException):
-            raise one
-    return made[0], made[1]  # type: ignore[return-value]
+    one, other = await asyncio.gather(first, second, return_exceptions=True)
+    if isinstance(one, BaseException):
+        raise one
+    if isinstance(other, BaseException):
+        raise other
+    return one, other
 
 
 def _context(line: Line, model: str) -> int:
