@@ -11,7 +11,7 @@ from peergrad.debate.types import Debate
 
 
 class Bars:
-    """A watcher for people of an evaluation or a check."""
+    """A watcher for people of an evaluation, a check or many debates."""
 
     patience_s = 0.0
 
@@ -19,7 +19,11 @@ class Bars:
         self.phase = "starting"
         self._console = console
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        terminal = console.is_terminal
+        # With the bar on stderr, stdout is for results: they must not become part of the bar's picture.
+        self._progress = Progress(
+            *columns, console=console, transient=True, disable=not terminal, redirect_stdout=not console.stderr
+        )
         self._bar = self._progress.add_task("", visible=False, total=None)
 
     def __enter__(self) -> Bars:
@@ -43,6 +47,10 @@ class Bars:
         self._progress.reset(self._bar, description=part, total=debates, visible=True)
         if not self._console.is_terminal:
             self.say(f"{part}: {debates} to play")
+
+    def note(self, words: str) -> None:
+        """Say something beside the bar while it is there."""
+        self._progress.update(self._bar, description=words)
 
     def debate(self, debate: Debate | None) -> None:  # noqa: ARG002 (one that was dropped is done, too)
         self._progress.advance(self._bar)

@@ -17,24 +17,24 @@ from peergrad.leaving import until_done
 from peergrad.live import clock
 from peergrad.runs.preflight import Checked, Forecast, check
 
-_COLOURS = {"pass": "green", "fail": "bold red", "unknown": "yellow"}
+_COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "unknown": "yellow"}
 
 
 def check_settings(config: TrainConfig, api: ApiConfig, questions: int, as_json: bool) -> int:
     """Check, showing how it goes, and print what was found; the exit code is 1 if a gate fails."""
-    console = Console(highlight=False, stderr=as_json)
+    console = Console(highlight=False, markup=False, stderr=as_json)
     with Bars(console) as bars:
         found = asyncio.run(until_done(lambda _: check(config, questions, bars, api), bars, lambda: "its beginning"))
     if as_json:
         print(json.dumps({"passed": found.passed} | asdict(found)))
     else:
-        _show(console, config, questions, found)
+        _show(console, config, found)
     return 0 if found.passed else 1
 
 
-def _show(console: Console, config: TrainConfig, questions: int, found: Checked) -> None:
+def _show(console: Console, config: TrainConfig, found: Checked) -> None:
     debate = config.debate
-    size = f"{questions} questions, {debate.agents} agents, {debate.max_rounds} rounds"
+    size = f"{found.questions} questions, {debate.agents} agents, {debate.max_rounds} rounds"
     head = f"{config.engine.model} on {config.task.task}: {size}"
     console.print(Text(visible(head), style="bold"), soft_wrap=True)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -44,9 +44,10 @@ def _show(console: Console, config: TrainConfig, questions: int, found: Checked)
         verdict = Text(gate.verdict + ("?" if gate.unsure else ""), style=_COLOURS[gate.verdict])
         table.add_row(verdict, visible(gate.name), visible(gate.measured), gate.needed)
     console.print(table)
-    for gate in found.gates:
-        if gate.advice:
-            console.print(Text(f"{gate.verdict}: {visible(gate.name)}. {visible(gate.advice)}"), soft_wrap=True)
+    for advice in dict.fromkeys(gate.advice for gate in found.gates if gate.advice):
+        about = [gate for gate in found.gates if gate.advice == advice]
+        names = "; ".join(gate.name for gate in about)
+        console.print(Text(visible(f"{about[0].verdict}: {names}. {advice}")), soft_wrap=True)
     if any(gate.unsure for gate in found.gates):
         console.print(Text("?: with so few questions chance could turn it; --questions asks more."), soft_wrap=True)
     if found.dropped:

@@ -7,6 +7,7 @@ input can't be used (nothing was written), 130 and 143 interrupted by Ctrl-C and
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,7 +15,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from peergrad import __version__
-from peergrad.config import ApiConfig, EvalConfig, TrainConfig, preset
+from peergrad.config import ApiConfig, DebatesConfig, EvalConfig, TrainConfig, preset
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
 from peergrad.debate.transcript import read_file
@@ -27,6 +28,7 @@ from peergrad.serve_command import serve as run_server
 from peergrad.settings import changed, from_file, to_toml
 
 app = tyro.extras.SubcommandApp()
+_ROUNDS = re.compile(r"--rounds(?==|$)")  # the short name that people expect of `debate`
 Presets = Literal["demo", "math", "math-easy", "math-hard", "open-ended", "classic"]
 
 
@@ -243,6 +245,7 @@ def add_eval(base: EvalConfig) -> None:
     def eval_(  # pyright: ignore[reportUnusedFunction] (tyro uses it)
         settings: Annotated[EvalConfig, tyro.conf.arg(name="")] = base,
         config: Path | None = None,
+        json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
     ) -> None:
         """Measure what a model can do alone, in debate, and for the same tokens without debate, with intervals.
 
@@ -251,11 +254,48 @@ def add_eval(base: EvalConfig) -> None:
         Args:
             settings: Everything that can be set. Of a run or its checkpoint (--model RUN), what is not given is the run's.
             config: A TOML file with settings; what is given here goes before it.
+            json: Print the result as JSON instead of tables.
         """
         from peergrad import eval_command  # brings rich
 
         del config  # read before: its settings are in ``settings``
-        eval_command.evaluate_model(settings)
+        eval_command.evaluate_model(settings, json)
+
+
+def chosen_debates(args: list[str]) -> DebatesConfig:
+    """What the settings of ``debate`` begin with, by ``--model`` and ``--config``; the rest is read later."""
+    from peergrad.debate_command import settings_of
+
+    given = _given(args, "--model", "--base-url", "--seat", "--config")
+    config = settings_of(given.get("--model", "" if given else None))
+    return from_file(config, Path(given["--config"])) if "--config" in given else config
+
+
+def add_debate(base: DebatesConfig) -> None:
+    """Add the command ``debate``."""
+
+    @app.command(name="debate")
+    def debate(  # pyright: ignore[reportUnusedFunction] (tyro uses it)
+        question: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="QUESTION")] = None,
+        /,
+        settings: Annotated[DebatesConfig, tyro.conf.arg(name=""), tyro.conf.UseAppendAction] = base,
+        config: Path | None = None,
+        json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    ) -> None:
+        """Let models debate a question and vote on the answer, without training. Any model, here or behind an API.
+
+        The same command goes on with debates that were interrupted.
+
+        Args:
+            question: What is debated; - reads one question a line from stdin, and so does a pipe where none is given.
+            settings: Everything that can be set.
+            config: A TOML file with settings; what is given here goes before it.
+            json: Print one JSON object for each debate, as it ends; all else goes to stderr.
+        """
+        from peergrad import debate_command  # brings rich
+
+        del config  # read before: its settings are in ``settings``
+        debate_command.debate(question, settings, json)
 
 
 @app.command(name="compare")
@@ -334,8 +374,12 @@ def main() -> None:
         add_train(chosen_settings(sys.argv[2:]) if sys.argv[1:2] == ["train"] else TrainConfig())
         add_check(chosen_settings(sys.argv[2:]) if sys.argv[1:2] == ["check"] else TrainConfig())
         add_eval(chosen_evaluation(sys.argv[2:]) if sys.argv[1:2] == ["eval"] else EvalConfig())
+        add_debate(chosen_debates(sys.argv[2:]) if sys.argv[1:2] == ["debate"] else DebatesConfig())
+        args = [_ROUNDS.sub("--max-rounds", arg) if sys.argv[1:2] == ["debate"] else arg for arg in sys.argv[1:]]
         config: Any = (tyro.conf.OmitArgPrefixes,)
-        app.cli(config=config, prog="peergrad", description=sys.modules["peergrad"].__doc__, use_underscores=False)
+        app.cli(
+            args=args, config=config, prog="peergrad", description=sys.modules["peergrad"].__doc__, use_underscores=False
+        )
         sys.stdout.flush()
     except UserError as error:
         print(f"peergrad: {visible(str(error))}", file=sys.stderr)

@@ -12,7 +12,8 @@ from peergrad.debate.fields import nearest
 from peergrad.debate.personas import PERSONAS
 from peergrad.debate.prompts import Wording
 from peergrad.debate.protocols import Parallel, Sequential
-from peergrad.engines.openai.rules import Stops
+from peergrad.debate.types import Style
+from peergrad.engines.openai.rules import Stops, check_variable
 from peergrad.learn.train import LearnRules
 from peergrad.measure.budget import Cost
 from peergrad.settings import changed, within_bounds
@@ -145,10 +146,15 @@ class ApiConfig:
     """US dollars per million tokens read."""
     price_out: float = 0.0
     """US dollars per million tokens sampled."""
+    server_keys: tuple[str, ...] = ()
+    """HOST=VARIABLE, the variable with another server's key; the key in key_env goes to the first server only."""
     budget_tokens: int | None = None
     """Stop, keeping what is done, when so many tokens are spent."""
     budget_usd: float | None = None
     """Stop, keeping what is done, when so much money is spent; needs the prices."""
+
+    def __post_init__(self) -> None:
+        check_variable(self.key_env)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,6 +246,39 @@ class EvalConfig:
         if self.measure.sample_temperature <= 0 and self.measure.mode != "role-averaged":
             raise UserError("sample_temperature: independent answers need a temperature above 0")
         self.debate.build(self.engine)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeatsConfig:
+    """Who holds which seat, and where the debates are kept."""
+
+    seat: tuple[str, ...] = ()
+    """SEAT=MODEL, for a seat that the model does not hold: 0=gpt-x@https://…, 1=./checkpoint. Seats count from 0."""
+    judge: str | None = None
+    """A model that does not debate: it sees the final solutions and votes, and its votes count."""
+    style: Style = "open"
+    """Of typed questions: boxed asks for the final answer in \\boxed{}, so that answers can be compared."""
+    questions: int = 0
+    """Only so many questions of the task, from the first; 0 is all."""
+    out: Path | None = None
+    """The transcript, a .jsonl file; unset, one in debates/. The same command goes on with what is there."""
+    seed: int = 0
+    """Another seed makes another debate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DebatesConfig:
+    """Debates for their own sake, without training. No model is the small built-in one."""
+
+    debate: DebateConfig = field(default_factory=lambda: DebateConfig(max_tokens=512))
+    seats: SeatsConfig = field(default_factory=SeatsConfig)
+    task: TaskConfig = field(default_factory=lambda: TaskConfig(task=""))
+    engine: EngineConfig = field(default_factory=lambda: EngineConfig(model=""))
+    api: ApiConfig = field(default_factory=ApiConfig)
+
+    def __post_init__(self) -> None:
+        within_bounds(self)
+        self.debate.build()
 
 
 _DEMO = {

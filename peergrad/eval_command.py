@@ -14,26 +14,30 @@ from peergrad.bars import Bars
 from peergrad.config import EvalConfig, TrainConfig
 from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
+from peergrad.engines.openai.rules import host
 from peergrad.leaving import until_done
 from peergrad.measure.result import compared
 from peergrad.runs import training
-from peergrad.runs.evals import read_result
-from peergrad.runs.evaluation import evaluate, plan
+from peergrad.runs.eval_folder import read_result
+from peergrad.runs.evaluation import EvalPlan, evaluate, plan
 from peergrad.runs.players import run_of
 from peergrad.settings import changed, flat, from_file
 from peergrad.show_result import print_comparison, print_result, result_text
-from peergrad.tasks.base import Task
-from peergrad.tasks.open import BUILT_IN, open_questions
+from peergrad.tasks.open import open_questions
 
 
-def evaluate_model(config: EvalConfig) -> None:
+def evaluate_model(config: EvalConfig, as_json: bool) -> None:
     """Evaluate, showing how it goes, and print what was found."""
-    made = plan(config, _questions(config))
-    out = config.measure.out or _usual(config, made.task.name)
-    console = Console(highlight=False)
+    task = open_questions(config.task.task, config.task.rules(config.measure.seed))
+    made = plan(config, task, _trained_on(config.engine.model))
+    out = config.measure.out or _usual(made)
+    console = Console(highlight=False, markup=False, stderr=as_json)
     with Bars(console) as bars:
         work = until_done(lambda _: evaluate(made, out, bars, result_text), bars, lambda: str(out))
         found = asyncio.run(work)
+    if as_json:
+        print(json.dumps(found))
+        return
     print_result(console, found)
     console.print(Text(f"result: {visible(str(out / 'result.json'))}"), soft_wrap=True)
 
@@ -47,7 +51,7 @@ def compare_results(first: Path, second: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps(found))
     else:
-        print_comparison(Console(highlight=False), (str(first), str(second)), found)
+        print_comparison(Console(highlight=False, markup=False), (str(first), str(second)), found)
 
 
 def settings_of(model: str) -> EvalConfig:
@@ -56,25 +60,24 @@ def settings_of(model: str) -> EvalConfig:
     if not run:
         return EvalConfig()
     known = flat(EvalConfig())
-    trained = flat(from_file(TrainConfig(), run.path / "config.toml"))
-    alike = {name: value for name, value in trained.items() if name in known and name not in ("out", "seed", "model")}
-    return changed(EvalConfig(), alike, "model")
+    trained = from_file(TrainConfig(), run.path / "config.toml")
+    alike = {name: value for name, value in flat(trained).items() if name in known and name not in ("out", "seed", "model")}
+    return changed(EvalConfig(), alike | {"task": trained.held_out.eval_task or trained.task.task}, "model")
 
 
-def _questions(config: EvalConfig) -> Task:
-    """The questions to ask; of the task that a run was trained on, those it was not trained on."""
-    run, seed = run_of(config.engine.model), config.measure.seed
-    trained = from_file(TrainConfig(), run.path / "config.toml") if run else None
-    if not trained or trained.task != config.task or config.task.task in BUILT_IN:
-        return open_questions(config.task.task, config.task.rules(seed))
-    if not trained.held_out.eval_questions:
-        raise UserError(f"task: the run in {config.engine.model} held out no questions of {config.task.task}; name others")
-    return training.plan(trained).held_out
-
-
-def _usual(config: EvalConfig, task: str) -> Path:
-    """Where a result goes: beside the checkpoint it is about, else under ``evals`` here."""
-    model = config.engine.model
-    name = re.sub(r"[^\w.-]+", "-", f"{Path(model).name}-{task}-{config.measure.mode}")
+def _trained_on(model: str) -> set[tuple[str, str | None]]:
+    """The questions that a run was trained on, as far as they can still be read."""
     run = run_of(model)
+    if not run:
+        return set()
+    task = training.plan(from_file(TrainConfig(), run.path / "config.toml")).task
+    return {(question.text, question.answer) for question in (task[index] for index in range(len(task)))}
+
+
+def _usual(made: EvalPlan) -> Path:
+    """Where a result goes: beside the checkpoint it is about, else under ``evals`` here."""
+    config, policy = made.config, made.policy
+    model = f"{policy.base}-{host(policy.url)}" if policy.url else Path(config.engine.model).name
+    name = re.sub(r"[^\w.-]+", "-", f"{model}-{made.task.name}-{config.measure.mode}")
+    run = run_of(config.engine.model)
     return (run.path if run else Path()) / "evals" / name

@@ -41,7 +41,9 @@ _ORDER = ("direct/correct", "direct/", "alone/", "debate/vote_after", "debate/",
 
 def result_text(found: Mapping[str, Any], width: int = 118) -> str:
     """The result as plain text."""
-    console = Console(file=io.StringIO(), width=width, highlight=False, color_system=None, legacy_windows=False)
+    console = Console(
+        file=io.StringIO(), width=width, highlight=False, markup=False, color_system=None, legacy_windows=False
+    )
     print_result(console, found)
     made: io.StringIO = console.file  # type: ignore[assignment]
     return "\n".join(line.rstrip() for line in made.getvalue().splitlines()) + "\n"
@@ -69,8 +71,8 @@ def _accuracy(found: Mapping[str, Any]) -> Table:
         table.add_column(f"against {_AGAINST[reference]}", justify="right", no_wrap=True)
     table.add_column("tokens", justify="right")
     for name in sorted(found["accuracy"], key=_place):
-        if name.startswith(("debate/avg@", "debate/cons@")):  # an agent at the end, and the vote after the last round
-            continue
+        if name.startswith(("debate/avg@", "debate/cons@")) or name.endswith("/format"):
+            continue  # an agent at the end, the vote after the last round, and what is not an accuracy
         row = [_title(name), *_interval(found["accuracy"][name])]
         if versus:
             row.append(_change(found["difference"][name]) if name in found["difference"] else "")
@@ -84,7 +86,7 @@ def _shares(found: Mapping[str, Any]) -> Table:
     table.add_column("of", justify="right")
     shares = found["shares"]
     names = [name for name in _SHARES if name in shares]
-    names += sorted(name for name in shares if name.startswith(("bias/seat", "bias/persona")))
+    names += sorted((name for name in shares if name.startswith(("bias/seat", "bias/persona"))), key=_natural)
     for name in names:
         value, low, high, whole = shares[name]
         title = _SHARES.get(name) or "votes won by " + name.removeprefix("bias/").replace("/", " ")
@@ -126,8 +128,8 @@ def print_comparison(console: Console, names: tuple[str, str], found: Mapping[st
     first, second = (visible(name) for name in names)
     console.print(Text(f"{len(found['questions'])} questions in both. Change is from {first} to {second}."), soft_wrap=True)
     table = _table("way of answering", "first", "second")
-    for title in ("change, 95 % interval", "better on", "worse on"):
-        table.add_column(title, justify="right")
+    for title in ("change (95 %)", "better", "worse"):
+        table.add_column(title, justify="right", no_wrap=True)
     for name in sorted(found["rows"], key=_place):
         row = found["rows"][name]
         table.add_row(
@@ -160,6 +162,12 @@ def _title(name: str) -> str:
 
 def _place(name: str) -> tuple[int, str]:
     return next((place for place, start in enumerate(_ORDER) if name.startswith(start)), len(_ORDER)), name
+
+
+def _natural(name: str) -> tuple[str, int]:
+    """Seat 10 after seat 2."""
+    words, _, last = name.rpartition("/")
+    return (words, int(last)) if last.isdecimal() else (name, 0)
 
 
 def _interval(found: list[float]) -> tuple[str, str]:

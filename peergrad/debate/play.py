@@ -5,27 +5,39 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from peergrad.debate.errors import EngineError, Halted, UserError
+from peergrad.debate.judge import judge_asks, read_verdict
 from peergrad.debate.sampler import Sampler, answered
-from peergrad.debate.types import Debate, Protocol, Question, Reply
+from peergrad.debate.types import Ask, Debate, Protocol, Question, Reply, Turn
 
 
-async def play(protocol: Protocol, question: Question, sampler: Sampler, *, id: str | None = None) -> Debate:
+async def play(
+    protocol: Protocol, question: Question, sampler: Sampler, *, id: str | None = None, judge_tokens: int = 0
+) -> Debate:
     """One debate from question to end. Raises ``EngineError`` if the world failed one of its asks.
+
+    With ``judge_tokens`` a judge, in the seat after the last, is asked for a verdict of so many tokens at most.
 
     Example: ``await play(Parallel(agents=3, max_rounds=2), Question("q1", "2+2?"), sampler)``
     """
     debate = Debate(id or question.id, question, protocol)
     while wave := protocol.wave(debate):
-        replies: list[Reply] = []
-        for answer in await answered(sampler, wave):
-            if isinstance(answer, EngineError):
-                raise type(answer)(str(answer)) from answer  # one answer may stand for many asks: raise a copy
-            replies.append(answer)
-        debate = debate.extend(wave, replies)
+        debate = debate.extend(wave, await _replies(sampler, wave))
+    if judge_tokens and (asks := judge_asks(debate, judge_tokens)):
+        (reply,) = await _replies(sampler, asks)
+        debate = replace(debate, verdict=Turn.of(asks[0], reply, read_verdict(reply.text, reply.truncated)))
     return debate
+
+
+async def _replies(sampler: Sampler, asks: Sequence[Ask]) -> list[Reply]:
+    replies: list[Reply] = []
+    for answer in await answered(sampler, asks):
+        if isinstance(answer, EngineError):
+            raise type(answer)(str(answer)) from answer  # one answer may stand for many asks: raise a copy
+        replies.append(answer)
+    return replies
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +60,14 @@ async def play_all(
     sampler: Sampler,
     *,
     prefix: str = "",
+    judge_tokens: int = 0,
     done: Callable[[Debate | None], None] = lambda _: None,
 ) -> Played:
     """Many debates at once, one per question. A debate the world failed is dropped whole and counted, never half kept.
 
     A debate is named by ``prefix`` and its question, which keeps apart debates about the same question. ``done`` is told
-    of each debate as it ends, ``None`` for one that was dropped. A sampler that works best on many asks at once is given as
-    a ``Batcher``. A ``UserError`` of the sampler ends all of them.
+    of each debate as it ends, ``None`` for one that was dropped. ``judge_tokens`` is as for ``play``. A sampler that works
+    best on many asks at once is given as a ``Batcher``. A ``UserError`` of the sampler ends all of them.
     """
     ids = [question.id for question in questions]
     if len(set(ids)) != len(ids):
@@ -65,7 +78,7 @@ async def play_all(
 
     async def one(question: Question) -> Debate | None:
         try:
-            debate = await play(protocol, question, sampler, id=prefix + question.id)
+            debate = await play(protocol, question, sampler, id=prefix + question.id, judge_tokens=judge_tokens)
         except EngineError as error:
             dropped[prefix + question.id] = str(error)
             if isinstance(error, Halted):
@@ -77,12 +90,12 @@ async def play_all(
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(question)) for question in questions]
-    except* UserError as errors:
+    except* (UserError, EngineError) as errors:  # the latter of ``done``, where a debate can't be kept
         raise _first(errors) from None
     debates = tuple(debate for task in tasks if (debate := task.result()))
     return Played(debates, dropped, time.monotonic() - started, halted[0] if halted else None)
 
 
-def _first(errors: BaseExceptionGroup[UserError]) -> UserError:
+def _first(errors: BaseExceptionGroup[UserError | EngineError]) -> UserError | EngineError:
     found = errors.exceptions[0]
-    return _first(found) if isinstance(found, BaseExceptionGroup) else UserError(str(found))
+    return _first(found) if isinstance(found, BaseExceptionGroup) else type(found)(str(found))

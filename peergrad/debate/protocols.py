@@ -201,6 +201,12 @@ def solution(debate: Debate, turn: Turn) -> str | None:
     return None if turn.parsed.error else said(turn.text, turn.parsed, "solution")
 
 
+def final_turn(debate: Debate, agent: int) -> int | None:
+    """The turn that an agent's final solution is in: its last one that can be read; ``None`` if it has none."""
+    said = range(len(debate.turns) - 1, -1, -1)
+    return next((i for i in said if debate.turns[i].agent == agent and solution(debate, debate.turns[i])), None)
+
+
 def _missing(debate: Debate, round_: int) -> list[int]:
     """Who has not spoken in a round: everybody, unless a transcript breaks off within it."""
     spoken = {turn.agent for turn in debate.turns[round_ * debate.agents :]}

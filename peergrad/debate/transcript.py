@@ -7,7 +7,7 @@ a dialogue that continues an earlier turn's names that turn.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields
 from itertools import pairwise
 from pathlib import Path
@@ -18,10 +18,11 @@ import numpy as np
 from peergrad.debate.contract import Order
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field, nearest
+from peergrad.debate.judge import read_verdict
 from peergrad.debate.personas import Persona
 from peergrad.debate.prompts import Wording
 from peergrad.debate.protocols import MAX_AGENTS, Direct, Parallel, Sequential
-from peergrad.debate.types import Debate, Message, Question, Style, Tokens, Turn, Usage, only_text
+from peergrad.debate.types import Debate, Message, Parsed, Question, Style, Tokens, Turn, Usage, only_text
 
 Kind = type[Sequential] | type[Parallel] | type[Direct]
 _PROTOCOLS: dict[str, Kind] = {"sequential": Sequential, "parallel": Parallel, "direct": Direct}
@@ -48,7 +49,9 @@ def dump(debate: Debate, *, thin: bool = False) -> str:
     line["agents"] = settings.pop("agents")
     line["protocol"] = next(name for name, kind in _PROTOCOLS.items() if isinstance(debate.protocol, kind))
     line["settings"] = settings
-    line["turns"] = [_dump_turn(debate, index, thin) for index in range(len(debate.turns))]
+    line["turns"] = [_dump_turn(debate, turn, index, thin) for index, turn in enumerate(debate.turns)]
+    if debate.verdict:
+        line["verdict"] = _dump_turn(debate, debate.verdict, len(debate.turns), thin)
     text = json.dumps(line, ensure_ascii=False, allow_nan=False)
     try:
         text.encode()
@@ -82,8 +85,9 @@ def load(line: str | bytes, where: str = "transcript", *, thin: bool = False) ->
         spoken = [earlier.agent for earlier in turns[index - index % agents :]]
         if agent in spoken:
             turn["agent"].wrong(f"agent {agent} has already spoken in round {index // agents + 1}; each speaks once a round")
-        turns.append(_load_turn(turn, turns, agent, protocol, thin))
-    return Debate(name, question, protocol, tuple(turns))
+        turns.append(_load_turn(turn, turns, agent, protocol, protocol.read, thin))
+    verdict = _load_turn(at["verdict"].object(), turns, agents, protocol, read_verdict, thin) if "verdict" in at else None
+    return Debate(name, question, protocol, tuple(turns), verdict)
 
 
 def read_file(path: Path, *, thin: bool = False) -> Iterator[Debate]:
@@ -119,8 +123,7 @@ def _without_tokens(line: bytes) -> bytes:
     return b"".join([*parts, line[done:]])
 
 
-def _dump_turn(debate: Debate, index: int, thin: bool) -> dict[str, Any]:
-    turn = debate.turns[index]
+def _dump_turn(debate: Debate, turn: Turn, index: int, thin: bool) -> dict[str, Any]:
     line: dict[str, Any] = {"agent": turn.agent, "text": turn.text, "seen": turn.seen}
     line["since"] = turn.since
     if turn.truncated:
@@ -199,19 +202,27 @@ def _load_protocol(at: Field, kind: Kind, agents: int, max_rounds: int) -> Seque
     return kind(agents=agents, **settings)
 
 
-def _load_turn(at: Field, earlier: list[Turn], agent: int, protocol: Sequential | Parallel | Direct, thin: bool) -> Turn:
+def _load_turn(
+    at: Field,
+    earlier: list[Turn],
+    agent: int,
+    protocol: Sequential | Parallel | Direct,
+    read: Callable[[str, bool], Parsed],
+    thin: bool,
+) -> Turn:
     text, truncated = only_text(at["text"].text()), at.get("truncated", False).flag()
     index = len(earlier)
     in_turn = isinstance(protocol, Sequential)
-    seen = at.get("seen", index if in_turn else index - index % protocol.agents)
+    all_seen = in_turn or agent == protocol.agents  # a judge
+    seen = at.get("seen", index if all_seen else index - index % protocol.agents)
     seen = seen.whole(0, index, ": turns that existed when it was asked")
-    since = at.get("since", min(seen, protocol.since(index)) if in_turn else 0)
+    since = at.get("since", min(seen, protocol.since(index)) if in_turn and agent < protocol.agents else 0)
     usage = at["usage"].object() if "usage" in at else None
     return Turn(
         agent=agent,
         seen=seen,
         text=text,
-        parsed=protocol.read(text, truncated),
+        parsed=read(text, truncated),
         truncated=truncated,
         since=since.whole(0, seen, ": the first turn it was shown"),
         asked=() if thin else tuple(_load_messages(at.get("asked", []), earlier)),

@@ -192,6 +192,21 @@ class Turn:
     tokens: Tokens | None = None
     usage: Usage | None = None
 
+    @staticmethod
+    def of(ask: Ask, reply: Reply, parsed: Parsed) -> Turn:
+        """An ask with its answer."""
+        return Turn(
+            agent=ask.agent,
+            seen=ask.seen,
+            text=reply.text,
+            parsed=parsed,
+            truncated=reply.truncated,
+            since=ask.since,
+            asked=ask.messages,
+            tokens=reply.tokens,
+            usage=reply.usage,
+        )
+
     @property
     def used(self) -> Usage | None:
         """What it took, as far as is known: by its tokens, or by what was counted where these are not kept."""
@@ -224,12 +239,16 @@ class Protocol(typing.Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Debate:
-    """A question, the protocol that rules, and the turns so far, in speaking order. Round of turn t is ``t // agents``."""
+    """A question, the protocol that rules, and the turns so far, in speaking order. Round of turn t is ``t // agents``.
+
+    ``verdict`` is what a judge said when it was over, if there was one; its ``agent`` is ``agents``, a seat of its own.
+    """
 
     id: str
     question: Question
     protocol: Protocol
     turns: tuple[Turn, ...] = field(default=())
+    verdict: Turn | None = None
 
     @property
     def agents(self) -> int:
@@ -244,18 +263,8 @@ class Debate:
 
     def extend(self, wave: Sequence[Ask], replies: Sequence[Reply]) -> Debate:
         """The debate after this wave was answered."""
+        read = self.protocol.read
         said = tuple(
-            Turn(
-                agent=ask.agent,
-                seen=ask.seen,
-                text=reply.text,
-                parsed=self.protocol.read(reply.text, reply.truncated),
-                truncated=reply.truncated,
-                since=ask.since,
-                asked=ask.messages,
-                tokens=reply.tokens,
-                usage=reply.usage,
-            )
-            for ask, reply in zip(wave, replies, strict=True)
+            Turn.of(ask, reply, read(reply.text, reply.truncated)) for ask, reply in zip(wave, replies, strict=True)
         )
         return replace(self, turns=self.turns + said)

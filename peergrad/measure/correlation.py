@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from peergrad.measure.statistics import (
     Floats,
     Interval,
-    _t,  # pyright: ignore[reportPrivateUsage]
+    student_t,
 )
 
 
@@ -25,10 +25,10 @@ def correlation(xy_Q: Floats, xx_Q: Floats, yy_Q: Floats) -> Interval | None:
         return Interval(value, -1.0, 1.0)
     error = _error(pull_Q)
     if error <= 1e-9 or abs(value) >= 1 - 1e-12:
-        unseen = _t(n - 1) ** 2 / (n + _t(n - 1) ** 2)  # as for a mean of equal values
+        unseen = student_t(n - 1) ** 2 / (n + student_t(n - 1) ** 2)  # as for a mean of equal values
         return Interval(value, value - (1 + value) * unseen, value + (1 - value) * unseen)
     # On Fisher's scale the error is nearly the same everywhere, and the interval stays within bounds.
-    half = _t(n - 1) * error / (1 - value**2)
+    half = student_t(n - 1) * error / (1 - value**2)
     return Interval(value, math.tanh(math.atanh(value) - half), math.tanh(math.atanh(value) + half))
 
 
@@ -41,7 +41,7 @@ def correlation_difference(first: tuple[Floats, Floats], second: tuple[Floats, F
     if a is None or b is None:
         return None
     value, pull_Q = a[0] - b[0], a[1] - b[1]
-    half = _t(len(pull_Q) - 1) * _error(pull_Q) if len(pull_Q) > 1 else math.inf
+    half = student_t(len(pull_Q) - 1) * _error(pull_Q) if len(pull_Q) > 1 else math.inf
     return Interval(value, max(-2.0, value - half), min(2.0, value + half))
 
 

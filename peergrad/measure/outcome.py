@@ -12,10 +12,9 @@ from peergrad.debate.types import Debate
 from peergrad.measure.budget import Cost, affordable, cost
 from peergrad.measure.grades import final_grades, truth, turn_grades
 from peergrad.measure.metrics import share_right, vote_is_right
-from peergrad.measure.quality import vote_counts, winner_is_right
+from peergrad.measure.quality import due_votes, vote_counts, winner_is_right
 from peergrad.reward.pairwise import win_rate
 from peergrad.reward.rewards import Scored, score
-from peergrad.reward.tally import vote_due
 from peergrad.tasks.base import Grade, Grader
 
 
@@ -43,7 +42,7 @@ def direct_outcome(
 ) -> Outcome:
     """The likeliest answer, and the first k of independent ones, if there are any: pass@k, avg@k, cons@k."""
     greedy = _last_answers(direct, grade)
-    values = {"direct/correct": [_share([answer]) for answer in greedy]}
+    values = {"direct/correct": [_share([answer]) for answer in greedy], "direct/format": _formed([[a] for a in greedy])}
     tokens = {"direct/correct": [_tokens([debate], by) for debate in direct]}
     counts = [_late([answer]) for answer in greedy]
     if any(samples):
@@ -70,29 +69,35 @@ def debate_outcome(
     values: dict[str, list[float]] = {}
     for round_ in range(rounds):
         values[f"debate/vote_after_round_{round_ + 1}"] = [
-            vote_is_right(final_grades(debate, given, round_ + 1)) for debate, given in zip(debates, graded, strict=True)
+            _vote(final_grades(debate, given, round_ + 1)) for debate, given in zip(debates, graded, strict=True)
         ]
     final = [final_grades(debate, given) for debate, given in zip(debates, graded, strict=True)]
-    values["debate/correct"] = [_share(answers) for answers in final]
+    values |= {"debate/correct": [_share(answers) for answers in final], "debate/format": _formed(final)}
     values |= _at_k(final, len(final[0]) if final else 0, "debate")
-    values["debate/winner"] = [winner_is_right(one, right) for one, right in zip(scored, truths, strict=True)]
+    won = [winner_is_right(one, right) for one, right in zip(scored, truths, strict=True)]
+    values["debate/winner"] = [float("nan") if one is None else one for one in won]
     budgets = [int(_tokens([debate], by)) for debate in debates] if counted(debates) else None
     tokens = {"debate/correct": [_tokens([debate], by) for debate in debates]}
-    for name, drawn in (("direct/majority", samples), ("alone/majority", alone)):
-        if budgets is None:  # nobody counted tokens: nothing can be said about equal cost
-            continue
-        prices = [[int(_tokens([one], by)) for one in answers] for answers in drawn]
-        bought = [answers[:most] for answers, most in zip(drawn, affordable(prices, budgets), strict=True)]
-        values[name] = [vote_is_right(_last_answers(answers, grade)) for answers in bought]
-        tokens[name] = [_tokens(answers, by) for answers in bought]
-    counts = _counts(
-        [
-            dict(vote_counts(one, right)) | _form_counts(one) | _late(given)
-            for one, right, given in zip(scored, truths, graded, strict=True)
-        ]
-    )
-    counts |= {f"alone/{name}": made for name, made in _counts([_flips(answers, grade) for answers in alone]).items()}
-    return Outcome(tuple(ids), values, tokens, counts)
+    counts = [
+        dict(vote_counts(one, right)) | _form_counts(one) | _late(given)
+        for one, right, given in zip(scored, truths, graded, strict=True)
+    ]
+    made = Outcome(tuple(ids), values, tokens, _counts(counts))
+    if budgets is None:  # nobody counted tokens: nothing can be said about equal cost
+        return made
+    majority = _bought_outcome("direct", ids, samples, budgets, grade, by)
+    return joined(made, majority, _bought_outcome("alone", ids, alone, budgets, grade, by))
+
+
+def _bought_outcome(
+    way: str, ids: Sequence[str], drawn: Sequence[Answers], budgets: Sequence[int], grade: Grader, by: Cost
+) -> Outcome:
+    """The vote of as many independent answers, or chains of somebody alone, as the debates' tokens buy."""
+    prices = [[int(_tokens([one], by)) for one in answers] for answers in drawn]
+    bought = [answers[:most] for answers, most in zip(drawn, affordable(prices, budgets), strict=True)]
+    values = {f"{way}/majority": [_vote(_last_answers(answers, grade)) for answers in bought]}
+    tokens = {f"{way}/majority": [_tokens(answers, by) for answers in bought]}
+    return Outcome(tuple(ids), values, tokens, _counts([_chain_counts(way, answers, grade) for answers in bought]))
 
 
 def seat_outcome(ids: Sequence[str], by_seat: Sequence[Answers], grade: Grader) -> Outcome:
@@ -100,11 +105,13 @@ def seat_outcome(ids: Sequence[str], by_seat: Sequence[Answers], grade: Grader) 
     policy: list[list[float]] = [[] for _ in ids]
     others: list[list[float]] = [[] for _ in ids]
     won: list[dict[str, tuple[float, float]]] = [{} for _ in ids]
+    late: list[list[Grade]] = [[] for _ in ids]
     for seat, debates in enumerate(by_seat):
         for q, (debate, given) in enumerate(zip(debates, turn_grades(debates, grade), strict=True)):
             final = final_grades(debate, given)
             policy[q].append(_share([final[seat]]))
             others[q].append(_share([answer for agent, answer in enumerate(final) if agent != seat]))
+            late[q] += given
             tallied = score(debate).tally
             about = [vote for vote in tallied.votes if seat in (vote.a, vote.b) and vote.author != seat]
             if about:
@@ -115,7 +122,7 @@ def seat_outcome(ids: Sequence[str], by_seat: Sequence[Answers], grade: Grader) 
         "role-averaged/correct": [_mean(one) for one in policy],
         "role-averaged/opponents": [_mean(one) for one in others],
     }
-    return Outcome(tuple(ids), values, {}, _counts(won))
+    return Outcome(tuple(ids), values, {}, _counts([one | _late(given) for one, given in zip(won, late, strict=True)]))
 
 
 def joined(first: Outcome, *others: Outcome) -> Outcome:
@@ -141,25 +148,22 @@ def _last_answers(debates: Answers, grade: Grader) -> list[Grade]:
 
 
 def _form_counts(scored: Scored) -> dict[str, tuple[float, float]]:
-    debate = scored.debate
-    voters = {vote.turn for vote in scored.tally.votes if vote.judged}
-    due = [index in voters for index, turn in enumerate(debate.turns) if vote_due(debate, turn)]
-    readable = sum(turn.parsed.error is None for turn in debate.turns)
+    turns = scored.debate.turns
     return {
-        "replies/readable": (float(readable), float(len(debate.turns))),
-        "replies/truncated": (float(sum(turn.truncated for turn in debate.turns)), float(len(debate.turns))),
-        "votes/due_turns_with_vote": (float(sum(due)), float(len(due))),
+        "replies/readable": (float(sum(turn.parsed.error is None for turn in turns)), float(len(turns))),
+        "replies/truncated": (float(sum(turn.truncated for turn in turns)), float(len(turns))),
+        "votes/due_turns_with_vote": due_votes(scored),
         "votes/debates_with_vote": (float(bool(scored.tally.votes)), 1.0),
     }
 
 
-def _flips(chains: Answers, grade: Grader) -> dict[str, tuple[float, float]]:
-    """Right→wrong and wrong→right of somebody who sees only itself."""
+def _chain_counts(way: str, chains: Answers, grade: Grader) -> dict[str, tuple[float, float]]:
+    """Right→wrong and wrong→right of somebody who sees only itself, and what could not be graded in time."""
     total: dict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
     for chain, given in zip(chains, turn_grades(chains, grade), strict=True):
-        for name, (part, whole) in vote_counts(score(chain), truth(given)).items():
-            if name.startswith("flips/"):
-                total[name] = total[name][0] + part, total[name][1] + whole
+        flips = {f"{way}/{name}": part for name, part in vote_counts(score(chain), truth(given)).items() if "flips" in name}
+        for name, (part, whole) in (flips | _late(given)).items():
+            total[name] = total[name][0] + part, total[name][1] + whole
     return dict(total)
 
 
@@ -174,10 +178,23 @@ def _counts(by_question: Sequence[Mapping[str, tuple[float, float]]]) -> dict[st
 
 def _at_k(answers: Sequence[Sequence[Grade]], k: int, way: str) -> dict[str, list[float]]:
     return {
-        f"{way}/pass@{k}": [float(any(answer.correct for answer in given)) for given in answers],
+        f"{way}/pass@{k}": [_known(given, float(any(answer.correct for answer in given))) for given in answers],
         f"{way}/avg@{k}": [_share(given) for given in answers],
-        f"{way}/cons@{k}": [vote_is_right(given) for given in answers],
+        f"{way}/cons@{k}": [_vote(given) for given in answers],
     }
+
+
+def _formed(answers: Sequence[Sequence[Grade]]) -> list[float]:
+    return [_known(given, sum(answer.format for answer in given) / max(1, len(given))) for given in answers]
+
+
+def _vote(answers: Sequence[Grade]) -> float:
+    return _known(answers, vote_is_right(answers))
+
+
+def _known(answers: Sequence[Grade], value: float) -> float:
+    """A value that answers give, unless none of them could be graded in time."""
+    return float("nan") if answers and all(answer.timed_out for answer in answers) else value
 
 
 def _share(answers: Sequence[Grade]) -> float:

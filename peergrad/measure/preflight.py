@@ -12,15 +12,14 @@ from peergrad.learn.advantages import advantages, has_signal
 from peergrad.learn.train import LearnRules
 from peergrad.measure.grades import truth, turn_grades
 from peergrad.measure.metrics import share_right
-from peergrad.measure.quality import vote_counts
+from peergrad.measure.quality import due_votes, vote_counts
 from peergrad.measure.statistics import Interval, mean, ratio
 from peergrad.measure.steps import form
 from peergrad.reward.rewards import RewardRules, Scored, score
 from peergrad.reward.streams import default_consensus
-from peergrad.reward.tally import vote_due
 from peergrad.tasks.base import Task
 
-Verdict = Literal["pass", "fail", "unknown"]
+Verdict = Literal["pass", "warn", "fail", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +62,7 @@ def gates(sample: Sample, task: Task, rules: LearnRules) -> list[Gate]:
 
 def _solves(answers: Sequence[Debate], task: Task) -> list[Gate]:
     """A model that is never right can't be shown what right looks like, one that always is has nothing to learn."""
+    answers = [debate for debate in answers if debate.question.answer is not None]
     grades = turn_grades(answers, task.grade)
     k = max((debate.agents for debate in answers), default=0)
     alone = mean([float("nan") if (share := share_right(given)) is None else share for given in grades])
@@ -76,11 +76,7 @@ def _solves(answers: Sequence[Debate], task: Task) -> list[Gate]:
 
 def _votes(scored: Sequence[Scored]) -> Gate:
     """Votes are the only reward: without them there is nothing to learn from."""
-    cast: list[tuple[float, float]] = []
-    for one in scored:
-        voters = {vote.turn for vote in one.tally.votes if vote.judged}
-        due = [index in voters for index, turn in enumerate(one.debate.turns) if vote_due(one.debate, turn)]
-        cast.append((float(sum(due)), float(len(due))))
+    cast = [due_votes(one) for one in scored]
     found = ratio([part for part, _ in cast], [whole for _, whole in cast])
     if found is None:
         advice = "Nobody ever sees two others: take at least 3 agents and, in parallel debates, 2 rounds."
@@ -92,13 +88,18 @@ def _about_form(scored: Sequence[Scored]) -> str:
     """Why votes are missing, going by what is wrong with the replies."""
     measured = form(scored)
     readable, cut = measured.get("replies/readable", 0.0), measured.get("replies/truncated", 0.0)
-    if cut > 0.2 and cut > (1 - readable) / 2:
-        return f"{cut:.0%} of the replies are cut off: raise --max-tokens."
-    if readable < 0.8:
-        return (
-            f"Only {readable:.0%} of the replies keep to the form: teach it first by a warm start (--warm-steps with "
+    kept = readable / (1 - cut) if cut < 1 else None  # of those that came to an end
+    wrong: list[str] = []
+    if cut > 0.1:
+        wrong.append(f"{cut:.0%} of the replies are cut off: raise --max-tokens.")
+    if kept is not None and kept < 0.8:
+        which = "the others" if wrong else "the replies"
+        wrong.append(
+            f"Only {kept:.0%} of {which} keep to the form: teach it first by a warm start (--warm-steps with "
             "--warm-from; the built-in arithmetic has a teacher), use --wording full, or take a stronger model."
         )
+    if wrong:
+        return " ".join(wrong)
     counts = [one.tally.counts for one in scored]
     bad, own = sum(count.malformed for count in counts), sum(count.self_votes for count in counts)
     return f"Replies can be read, but hold no valid votes ({bad} malformed, {own} for their author): a warm start shows how."
@@ -106,6 +107,7 @@ def _about_form(scored: Sequence[Scored]) -> str:
 
 def _judgement(scored: Sequence[Scored], task: Task) -> Gate:
     name, needed = "votes for the right one of a right and a wrong solution", "more than 50 %"
+    scored = [one for one in scored if one.debate.question.answer is not None]
     grades = turn_grades([one.debate for one in scored], task.grade)
     counted = [
         vote_counts(one, truth(given)).get("votes/accuracy", (0.0, 0.0)) for one, given in zip(scored, grades, strict=True)
@@ -130,10 +132,13 @@ def _judge_stream(scored: Sequence[Scored], rules: RewardRules) -> Gate:
     if rules.reward != "streams" or rules.lambda_judge == 0:
         return Gate(name, "pass", "no judge stream", needed)
     consensus = rules.consensus or default_consensus(agents)
-    if agents < 4:
+    if agents < 4:  # the judge stream is then constant: it teaches nothing, but the other streams still do
         outcome = "agrees with itself" if consensus == "all" else "has nobody to agree with"
-        advice = f"Only one agent can judge a pair, so it {outcome}: take --agents 4 or more, or --lambda-judge 0."
-        return Gate(name, "fail", f"{agents} agents", needed, advice)
+        advice = (
+            f"Only one agent can judge a pair, so it {outcome}, and judging is not learned: take --agents 4 or more, or "
+            "--lambda-judge 0."
+        )
+        return Gate(name, "warn" if rules.lambda_gen else "fail", f"{agents} agents", needed, advice)
     judged = [
         [v for stream in one.streams if stream.name == "judge" for v in stream.values if v is not None] for one in scored
     ]

@@ -11,6 +11,7 @@ from peergrad.measure.grades import Truth
 from peergrad.measure.metrics import Metrics
 from peergrad.reward.pairwise import win_rate
 from peergrad.reward.rewards import Scored
+from peergrad.reward.tally import vote_due
 
 Counts = Mapping[str, tuple[float, float]]
 """Shares by name, each as what was counted and of how many: sums over debates divide to the share of a batch."""
@@ -39,8 +40,8 @@ def vote_counts(scored: Scored, right: Truth) -> Counts:
     turns_of: dict[int, list[int]] = defaultdict(list)
     for index, turn in enumerate(scored.debate.turns):
         turns_of[turn.agent].append(index)
-    if scored.tally.votes:
-        counted["votes/winner_is_right"].append(winner_is_right(scored, right))
+    if scored.tally.votes and (won := winner_is_right(scored, right)) is not None:
+        counted["votes/winner_is_right"].append(won)
     for indices in turns_of.values():
         for before, after in pairwise(indices):
             if right[before] is not None and right[after] is not None:
@@ -50,12 +51,23 @@ def vote_counts(scored: Scored, right: Truth) -> Counts:
     return {name: (sum(shares), float(len(shares))) for name, shares in counted.items()}
 
 
-def winner_is_right(scored: Scored, right: Truth) -> float:
-    """Whether the last solution of the agent with the best win rate is right; averaged over equally good ones."""
+def winner_is_right(scored: Scored, right: Truth) -> float | None:
+    """Whether the last solution of the agent with the best win rate is right; averaged over equally good ones.
+
+    ``None`` if it is not known of any of them.
+    """
     last = {turn.agent: index for index, turn in enumerate(scored.debate.turns)}
     rates = win_rate(scored.debate.agents, scored.tally.votes)
     best = [agent for agent, rate in enumerate(rates) if rate == max(rates)]
-    return sum(bool(right[last[agent]]) if agent in last else False for agent in best) / len(best)
+    known = [truth for agent in best if (truth := right[last[agent]] if agent in last else False) is not None]
+    return sum(known) / len(known) if known else None
+
+
+def due_votes(scored: Scored) -> tuple[float, float]:
+    """How many turns have a valid vote, of those where one was due."""
+    voters = {vote.turn for vote in scored.tally.votes if vote.judged}
+    due = [index in voters for index, turn in enumerate(scored.debate.turns) if vote_due(scored.debate, turn)]
+    return float(sum(due)), float(len(due))
 
 
 def _count_bias(scored: Scored, counted: dict[str, list[float]]) -> None:

@@ -13,13 +13,14 @@ from peergrad.measure.statistics import Interval, difference, mean, ratio
 REFERENCES = ("direct/majority", "direct/correct")
 
 
-def result(outcome: Outcome, task: str) -> dict[str, Any]:
-    """All that an evaluation found, as JSON knows it. ``metrics`` has the names of SPEC 8.3."""
+def result(outcome: Outcome, task: str, hashes: Mapping[str, str]) -> dict[str, Any]:
+    """All that an evaluation found, as JSON knows it. ``metrics`` has the names of SPEC 8.3; ``hashes`` are of questions."""
     reference = next((name for name in REFERENCES if name in outcome.values), None)
     against = outcome.values[reference] if reference else None
     return {
         "task": task,
         "questions": list(outcome.questions),
+        "hashes": [hashes[name] for name in outcome.questions],
         "reference": reference,
         "metrics": {_metric(name, task): interval.value for name, interval in _means(outcome).items()},
         "accuracy": {name: _as_list(interval) for name, interval in _means(outcome).items()},
@@ -40,8 +41,12 @@ def result(outcome: Outcome, task: str) -> dict[str, Any]:
 
 
 def compared(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Two results side by side, question by question: what both measured, over the questions both asked."""
-    shared = [name for name in first["questions"] if name in set(second["questions"])]
+    """Two results side by side, question by question: what both measured, over the questions both asked.
+
+    A question is the same if its name, its words and its answer are.
+    """
+    asked = set(zip(second["questions"], second["hashes"], strict=True))
+    shared = [name for name, sum_ in zip(first["questions"], first["hashes"], strict=True) if (name, sum_) in asked]
     rows: dict[str, Any] = {}
     for name in first["values"]:
         if name in second["values"]:

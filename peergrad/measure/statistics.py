@@ -63,10 +63,10 @@ def _fraction(top_Q: NDArray[np.float64], bottom_Q: NDArray[np.float64], least: 
     value = min(max(float(top_Q.sum()) / total, least), most)
     if n == 1:
         return Interval(value, least, most)  # one question says nothing about the next
-    t, usual = _t(n - 1), total / n
+    t, usual = student_t(n - 1), total / n
     # Questions nobody has seen: t² of them, half at either end, as in the interval of Agresti and Coull; fewer where
-    # questions scatter less than yes-or-no ones would.
-    unseen = t**2 * _scatter(top_Q, bottom_Q, value, least, most)
+    # questions scatter less than yes-or-no ones would, and not many more than were seen.
+    unseen = min(t**2, n + 4) * _scatter(top_Q, bottom_Q, value, least, most)
     pairs_K, counts_K = np.unique(top_Q + 1j * bottom_Q, return_counts=True)  # as one number each, which sorts faster
     kinds_K = np.concatenate((np.stack((pairs_K.real, pairs_K.imag), 1), [[least * usual, usual], [most * usual, usual]]))
     chances_K = np.concatenate((counts_K, [unseen / 2, unseen / 2])) / (n + unseen)
@@ -93,7 +93,7 @@ def _scatter(top_Q: NDArray[np.float64], bottom_Q: NDArray[np.float64], value: f
     return min(1.0, variance / (x * (1 - x))) if variance > 1e-12 and 0 < x < 1 else 1.0
 
 
-def _t(freedom: int) -> float:
+def student_t(freedom: int) -> float:
     """The 97.5 % point of Student's t: so many standard errors to each side, when the scatter is itself an estimate."""
     if freedom <= len(_T):
         return _T[freedom - 1]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
+from peergrad.debate.errors import UserError
 from peergrad.debate.types import Debate
 from peergrad.reward import pairwise
 from peergrad.reward.stream import Stream
@@ -41,6 +43,11 @@ class RewardRules:
     """Weight of the generator stream."""
     lambda_judge: float = 1.0
     """Weight of the judge stream."""
+
+    def __post_init__(self) -> None:
+        for name in ("lambda_gen", "lambda_judge"):
+            if not math.isfinite(getattr(self, name)):
+                raise UserError(f"{name}: {getattr(self, name)} is not possible; give a number")
 
 
 @dataclass(frozen=True, slots=True)

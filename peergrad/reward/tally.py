@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from peergrad.debate.protocols import final_turn
 from peergrad.debate.types import Debate, Op, Turn
 
 SelfVotes = Literal["drop", "keep"]
@@ -86,6 +87,22 @@ def tally(debate: Debate, *, self_votes: SelfVotes = "drop", ballots: Ballots = 
         unseen=unseen,
     )
     return Tally(tuple(votes), counts, frozenset(missing))
+
+
+def verdict_votes(debate: Debate) -> tuple[Vote, ...]:
+    """The valid votes of a debate's judge, each about the final solutions of two debaters. Rewards do not count them.
+
+    Their ``turn`` is one past the last, their author the seat after the last.
+    """
+    if not debate.verdict:
+        return ()
+    ends = {agent: final_turn(debate, agent) for agent in range(debate.agents)}
+    valid: list[Vote] = []
+    for a, op, b in debate.verdict.parsed.votes:
+        judged_a, judged_b = ends.get(a), ends.get(b)
+        if a != b and judged_a is not None and judged_b is not None:
+            valid.append(Vote(len(debate.turns), debate.agents, a, op, b, (judged_a, judged_b)))
+    return tuple(_one_per_pair(valid)[0])
 
 
 def last_seen(debate: Debate, turn: Turn, agent: int) -> int | None:

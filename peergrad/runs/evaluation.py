@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import time
 import typing
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,21 +15,22 @@ from peergrad.config import EvalConfig
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.play import play_all
 from peergrad.debate.protocols import Direct, Parallel, Sequential
-from peergrad.debate.sampler import Sampler, Seats
+from peergrad.debate.sampler import Sampler, Seats, all_of
 from peergrad.debate.types import Debate, Protocol, Question
 from peergrad.engines.openai.meter import Meter
 from peergrad.measure.budget import cost, draws
 from peergrad.measure.outcome import Outcome, counted, debate_outcome, direct_outcome, joined, seat_outcome
 from peergrad.measure.result import result
-from peergrad.runs.evals import Evals
+from peergrad.runs.eval_folder import EvalFolder
 from peergrad.runs.players import Player, Players, player, policy_of, weights_of
 from peergrad.settings import flat, from_file, to_toml
-from peergrad.tasks.base import Task
+from peergrad.tasks.base import Grader, Task
 from peergrad.tasks.files import fingerprint
+from peergrad.tasks.open import left_out
 
 # What may be changed when an evaluation goes on: it decides how fast it is, not what is measured.
 _FREE = ("out", "device", "threads", "kv_gb", "max_rows", "deadline_s", "key_env", "max_concurrent", "timeout_s", "retries")
-_FREE += ("price_in", "price_out", "budget_tokens", "budget_usd")
+_FREE += ("price_in", "price_out", "budget_tokens", "budget_usd", "server_keys")
 
 
 class EvalWatcher(typing.Protocol):
@@ -58,6 +59,7 @@ class EvalPlan:
     questions: tuple[Question, ...]
     policy: Player
     opponent: Player | None
+    notes: tuple[str, ...] = ()
 
     @property
     def k(self) -> int:
@@ -65,19 +67,41 @@ class EvalPlan:
         return self.config.measure.samples or self.config.debate.agents
 
 
-def plan(config: EvalConfig, task: Task) -> EvalPlan:
-    """Check everything that can be checked without a model."""
-    if not task.known:
-        raise UserError("task: its questions have no answers, so there is nothing to measure against; give answer_field")
-    most = config.measure.questions or len(task)
-    questions = tuple(task[index] for index in range(min(most, len(task))))
+def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = frozenset()) -> EvalPlan:
+    """Check everything that can be checked without a model. What was trained on (text, answer) is not asked."""
+    every = [task[index] for index in range(len(task))]
+    questions, notes = _to_ask([question for question in every if (question.text, question.answer) not in trained])
+    if not questions:
+        why = "were all trained on" if trained and any(q.answer is not None for q in every) else "have no answers"
+        raise UserError(f"task: its questions {why}, so there is nothing to measure; name others")
+    if len(every) > len(questions) and trained:
+        notes.insert(0, f"{len(every)} questions, less those that the run was trained on and those that repeat")
+    most = config.measure.questions or len(questions)
+    if most > len(questions):
+        notes.append(f"there are {len(questions)} questions to ask, not {most}")
+    questions = questions[:most]
     policy, opponent = policy_of(config.engine), None
     if config.measure.mode == "role-averaged":
         name = config.measure.opponent
         opponent = replace(policy, adapter=None) if name == "base" else player(name)
         if opponent == policy:
             raise UserError(f"opponent: {name} is the model itself; name another, or use mode debate")
-    return EvalPlan(config, config.debate.build(config.engine), task, questions, policy, opponent)
+    notes += [note] if (note := left_out(task)) else []
+    return EvalPlan(config, config.debate.build(config.engine), task, tuple(questions), policy, opponent, tuple(notes))
+
+
+def _to_ask(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
+    """Those that have an answer, each once; and what there is to say about the others."""
+    answered = [question for question in questions if question.answer is not None]
+    first: dict[tuple[str, str | None], Question] = {}
+    for question in answered:
+        first.setdefault((question.text, question.answer), question)
+    distinct, notes = list(first.values()), list[str]()
+    if without := len(questions) - len(answered):
+        notes.append(f"{without} questions have no answer and are left out")
+    if again := len(answered) - len(distinct):
+        notes.append(f"{again} questions repeat others and are left out")
+    return distinct, notes
 
 
 async def evaluate(
@@ -88,20 +112,24 @@ async def evaluate(
     sampler_of: Callable[[Player], Awaitable[Sampler]] | None = None,
 ) -> dict[str, Any]:
     """Evaluate, in a folder; one that was interrupted goes on where it was. ``show`` turns the result into a table."""
-    folder = Evals(out, watch.warn)
+    for note in made.notes:
+        watch.warn(note)
+    folder = EvalFolder(out, watch.warn)
     if not folder.exists:
-        folder.refuse_strangers()
+        folder.refuse_strangers(to_toml(made.config))
     with folder.locked():
-        if folder.exists:
+        if folder.begun:
             _same(folder, made)
-            if folder.finished:
+            folder.make()
+            if folder.finished and not (found := folder.result())["dropped"]:
                 watch.say(f"{folder.path} is finished; this is what was found. Give another folder (out) to evaluate again")
-                return folder.result()
+                return found
         async with Players(made.config.engine, made.config.api, made.config.measure.seed, watch.say) as players:
+            players.meter.spent = folder.spent()  # a budget is for all sittings together
             sampler_of = sampler_of or players.sampler
             policy = await sampler_of(made.policy)
             opponent = await sampler_of(made.opponent) if made.opponent else None
-            if not folder.exists:
+            if not folder.begun:
                 folder.begin(to_toml(made.config), _facts(made))
             work = _Evaluation(made, folder, watch, players.meter)
             try:
@@ -110,7 +138,7 @@ async def evaluate(
                 folder.flush()
         outcome = await asyncio.to_thread(measure)  # comparing answers may take long, and signals must be heard
         about = _facts(made) | {"dropped": work.dropped, "times": folder.times(), "settings": _plain(flat(made.config))}
-        found = result(outcome, made.task.name) | about
+        found = result(outcome, made.task.name, {q.id: fingerprint([q])[:16] for q in made.questions}) | about
         folder.publish(found, show(found))
     return found
 
@@ -127,9 +155,10 @@ class _Batch:
 class _Evaluation:
     """One evaluation under way."""
 
-    def __init__(self, made: EvalPlan, folder: Evals, watch: EvalWatcher, meter: Meter) -> None:
+    def __init__(self, made: EvalPlan, folder: EvalFolder, watch: EvalWatcher, meter: Meter) -> None:
         self.made, self.folder, self.watch, self.meter = made, folder, watch, meter
         self.dropped: dict[str, str] = {}
+        self._kept: dict[str, dict[str, Debate]] = {}
 
     async def play(self, policy: Sampler, opponent: Sampler | None) -> Callable[[], Outcome]:
         """Play all parts; what is returned measures them. Questions of which anything was dropped are left out."""
@@ -171,7 +200,7 @@ class _Evaluation:
         )
 
     @property
-    def _grade(self) -> Any:
+    def _grade(self) -> Grader:
         return self.made.task.grade
 
     def _direct(self, ids: list[str], direct: Mapping[str, Debate], samples: Mapping[str, list[Debate]]) -> Outcome:
@@ -221,7 +250,9 @@ class _Evaluation:
 
     async def _play(self, part: str, batches: Sequence[_Batch], sampler: Sampler) -> dict[str, Debate]:
         """Play what is not kept yet of some batches, all at the same time; returns all of the part that there is."""
-        kept = self.folder.kept(part)
+        kept = self._kept.get(part)
+        if kept is None:
+            kept = self._kept[part] = await asyncio.to_thread(self.folder.kept, part)
         missing = [
             replace(batch, questions=[q for q in batch.questions if batch.prefix + q.id not in kept]) for batch in batches
         ]
@@ -229,7 +260,7 @@ class _Evaluation:
         if not total:
             return kept
         self.watch.begin(part, total)
-        started, sampled, paid = time.monotonic(), 0, self.meter.spent.usd
+        started, sampled, spent = time.monotonic(), 0, self.meter.spent
 
         def done(debate: Debate | None) -> None:
             nonlocal sampled
@@ -239,16 +270,16 @@ class _Evaluation:
                 self.folder.keep(part, debate)
             self.watch.debate(debate)
 
-        played = await asyncio.gather(
-            *(play_all(b.protocol, b.questions, sampler, prefix=b.prefix, done=done) for b in missing if b.questions)
+        played = await all_of(
+            [play_all(b.protocol, b.questions, sampler, prefix=b.prefix, done=done) for b in missing if b.questions]
         )
         self.folder.flush()
-        self.folder.took(part, time.monotonic() - started, sampled, self.meter.spent.usd - paid)
+        self.folder.took(part, time.monotonic() - started, sampled, self.meter.spent.less(spent))
         if halted := next((one.halted for one in played if one.halted), None):
-            raise EngineError(f"{halted}. What is done is kept, and the same command goes on with it")
+            raise EngineError(f"{halted}. What is done is kept")
         dropped = {name: why for one in played for name, why in one.dropped.items()}
         self.dropped |= dropped
-        if len(dropped) == total:
+        if not kept:
             raise EngineError(f"all {total} debates were dropped; the first because: {next(iter(dropped.values()))}")
         return kept
 
@@ -262,30 +293,35 @@ class _Evaluation:
 
 
 def _facts(made: EvalPlan) -> dict[str, Any]:
-    adapter = made.policy.adapter
     return {
         "format": 1,
         "model": made.config.engine.model,
         "base": made.policy.base,
         "server": made.policy.url,
-        "adapter_sha256": _sha256(weights_of(adapter)) if adapter else None,
+        "adapter_sha256": _weights(made.policy),
+        "opponent_sha256": _weights(made.opponent),
         "task": made.task.name,
         "questions_sha256": fingerprint(made.questions),
         "asked": len(made.questions),
     }
 
 
-def _sha256(path: Path) -> str:
+def _weights(who: Player | None) -> str | None:
+    """A hash of a player's adapter, which training may change; base models are taken to stay what they are."""
+    if who is None or who.adapter is None:
+        return None
+    path = weights_of(who.adapter)
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise UserError(f"model: {path} can't be read ({error.strerror})") from None
 
 
-def _same(folder: Evals, made: EvalPlan) -> None:
+def _same(folder: EvalFolder, made: EvalPlan) -> None:
     """Refuse to go on with an evaluation of other questions, of another model or with other settings."""
     facts, new = folder.facts, _facts(made)
-    for name, what in (("questions_sha256", "questions"), ("adapter_sha256", "weights")):
+    alike = {"questions_sha256": "questions", "adapter_sha256": "weights", "opponent_sha256": "an opponent's weights"}
+    for name, what in alike.items():
         if facts.get(name) != new[name]:
             raise UserError(f"out: the evaluation in {folder.path} is of other {what}; give another folder (out)")
     before = flat(from_file(EvalConfig(), folder.path / "config.toml"))
@@ -297,4 +333,8 @@ def _same(folder: Evals, made: EvalPlan) -> None:
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+    """Settings as JSON gives them back."""
+    return {
+        name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+        for name, value in settings.items()
+    }

@@ -62,13 +62,13 @@ class Run:
         else:
             yield from read_file(path, thin=True)
 
-    def refuse_strangers(self, config: str) -> None:
-        """Refuse a folder that holds anything but what ``begin`` leaves when it is killed."""
+    def refuse_strangers(self, config: str, last: str = "run.json") -> None:
+        """Refuse a folder that holds anything but what ``begin`` leaves when it is killed before it writes ``last``."""
         try:
             entries = sorted(self.path.iterdir()) if self.path.exists() else []
             for entry in entries:
                 ours = (
-                    entry.name in ("lock", ".config.toml.part", ".run.json.part")
+                    entry.name in ("lock", ".config.toml.part", f".{last}.part")
                     or (entry.name == "config.toml" and entry.read_bytes() == config.encode())
                     or (entry.name in ("debates", "checkpoints") and not any(entry.iterdir()))
                 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,8 +16,9 @@ from peergrad.config import ApiConfig, EngineConfig, TrainConfig, UpdateConfig
 from peergrad.debate.batch import Batcher
 from peergrad.debate.errors import UserError
 from peergrad.debate.sampler import Sampler
+from peergrad.debate.types import Ask
 from peergrad.engines.openai.meter import Meter
-from peergrad.engines.openai.rules import ApiRules, check_address
+from peergrad.engines.openai.rules import ApiRules, check_address, host
 from peergrad.runs.folder import Run
 from peergrad.settings import from_file
 
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 _SERVED = "tinker.json"
 # Calls of a sampler under way at the same time: a model here does one thing at a time, a service many.
 CALLS = {"local": 1, "tinker": 64}
+
+
+_VARIABLE = re.compile(r"(?!sk_)[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +54,16 @@ def player(name: str, url: str | None = None) -> Player:
 
     ``NAME@http://…`` is a model of that server, and so is any name where ``url`` is given.
     """
-    at = max(name.rfind("@http://"), name.rfind("@https://"))
-    if at >= 0:
-        name, url = name[:at], name[at + 1 :]
+    if at := re.search(r"@(?=[a-z][a-z0-9+.-]*://)", name, re.IGNORECASE):  # the first: what follows may hold a password
+        name, url = name[: at.start()], name[at.end() :]
+    if "://" in name:
+        raise UserError("model: has an address in it; write NAME@http://host:8000/v1, or give the address as base_url")
     if url is not None:
         check_address(url, "base_url")
         return Player(name, url=url)
     path = Path(name)
+    if re.search(r"@(?:localhost|[^@/\s]+:\d{1,5})(?:/|$)", name) and not path.exists():
+        raise UserError("model: write http:// before the server's address, as in NAME@http://host:8000/v1")
     run = _run(path)
     if run and path == run.path:
         found = run.newest()
@@ -89,7 +98,7 @@ def run_of(name: str) -> Run | None:
 
 
 def _run(path: Path) -> Run | None:
-    for folder in (path, path.parent.parent):
+    for folder in (path, path.parent.parent if path.parent.name == "checkpoints" else path):
         if Run(folder).exists:
             return Run(folder)
     return None
@@ -99,14 +108,38 @@ def _base_of(run: Run) -> str:
     return from_file(TrainConfig(), run.path / "config.toml").engine.model
 
 
+def keys_of(api: ApiConfig) -> dict[str, str]:
+    """The variables that hold keys, by server."""
+    found: dict[str, str] = {}
+    ApiRules(model="any", key_env=api.key_env)  # refuses what is no variable
+    for given in api.server_keys:
+        where, equals, name = given.rpartition("=")
+        if not equals or not where or not re.fullmatch(r"[A-Za-z0-9.:\[\]-]+", where) or not _VARIABLE.fullmatch(name):
+            raise UserError(
+                "server_keys: is not HOST=VARIABLE; give the server's name, and that of the variable with its key"
+            )
+        found[where] = name
+    return found
+
+
 class Players:
     """Loads those who are asked for; players of one base model share its weights. Leaving ends every call under way.
+
+    ``hear`` is told of what servers say while they say it. The key in ``key_env`` goes to the first server asked for only.
 
     Example: ``async with Players(config.engine, config.api, seed=0) as players: await players.sampler(player("smollm2"))``
     """
 
-    def __init__(self, config: EngineConfig, api: ApiConfig, seed: int, say: Callable[[str], None] = lambda _: None) -> None:
-        self._config, self._api, self._seed, self._say = config, api, seed, say
+    def __init__(
+        self,
+        config: EngineConfig,
+        api: ApiConfig,
+        seed: int,
+        say: Callable[[str], None] = lambda _: None,
+        hear: Callable[[Ask, str | None], None] | None = None,
+    ) -> None:
+        self._config, self._api, self._seed, self._say, self._hear = config, api, seed, say, hear
+        self._keys, self._first = keys_of(api), None
         self.meter = Meter(budget_tokens=api.budget_tokens, budget_usd=api.budget_usd)
         self._engines: dict[str, Local | Tinker] = {}
         self._open = contextlib.AsyncExitStack()
@@ -136,10 +169,11 @@ class Players:
         except ImportError as error:
             raise UserError(f"base_url: asking a server needs {error.name}; pip install 'peergrad[openai]'") from None
         api = self._api
+        key_env, environ = self._key(host(url))
         rules = ApiRules(
             model=model,
             base_url=url,
-            key_env=api.key_env,
+            key_env=key_env,
             max_concurrent=api.max_concurrent,
             timeout_s=api.timeout_s,
             deadline_s=self._config.deadline_s,
@@ -150,7 +184,22 @@ class Players:
             price_out=api.price_out,
             seed=self._seed,
         )
-        return Api(rules, meter=self.meter)
+        return Api(rules, meter=self.meter, hear=self._hear, environ=environ)
+
+    def _key(self, server: str) -> tuple[str, dict[str, str]]:
+        """The variable that holds a server's key, and the environment it is to be looked up in. A key is its server's:
+        no other is to learn it.
+        """
+        environ, self._first = dict(os.environ), self._first or server
+        if server in self._keys:
+            return self._keys[server], environ
+        if server == self._first:
+            return self._api.key_env, environ
+        if environ.get(self._api.key_env):
+            self._say(f"{server} is asked without a key: the one in {self._api.key_env} is for {self._first} (server_keys)")
+        for name in ("OPENAI_API_KEY", self._api.key_env):
+            environ.pop(name, None)
+        return "OPENAI_API_KEY", environ
 
     def _load(self, model: str) -> Local | Tinker:
         if self._config.engine == "tinker":

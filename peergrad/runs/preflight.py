@@ -23,7 +23,7 @@ from peergrad.measure.preflight import Gate, Sample, gates
 from peergrad.reward.rewards import score
 from peergrad.runs.evaluation import EvalWatcher
 from peergrad.runs.players import Players, policy_of
-from peergrad.runs.training import Plan, load_engine, plan
+from peergrad.runs.training import load_engine, plan
 
 _TRIED = 1  # debates that are trained on, at a learning rate of 0, to see how long it takes
 
@@ -48,6 +48,7 @@ class Forecast:
 class Checked:
     """What the check found."""
 
+    questions: int
     gates: tuple[Gate, ...]
     forecast: Forecast
     dropped: dict[str, str]
@@ -72,7 +73,7 @@ async def check(
     made = plan(config)
     for note in made.notes:
         watch.warn(note)
-    asked = _some(made, questions)
+    asked = [made.task[index] for index in made.order(0)[:questions]]  # what the run would ask first
     api = api or ApiConfig()
     who = policy_of(config.engine)
     trainer = None
@@ -90,17 +91,7 @@ async def check(
     context = trainer.context if trainer else None
     sample = Sample(answers.debates, debates.debates, len(debates.dropped), config.debate.max_tokens, context)
     found = await asyncio.to_thread(gates, sample, made.task, config.learn)
-    return Checked(tuple(found), await _forecast(config, api, debates, trainer), debates.dropped)
-
-
-def _some(made: Plan, count: int) -> list[Question]:
-    """The questions of the run's first steps."""
-    asked: list[Question] = []
-    for step in range(len(made.task) // made.config.learn.batch):
-        asked += made.batch(step)
-        if len(asked) >= count:
-            break
-    return asked[:count]
+    return Checked(len(asked), tuple(found), await _forecast(config, api, debates, trainer), debates.dropped)
 
 
 async def _play(

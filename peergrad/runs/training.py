@@ -76,9 +76,13 @@ class Plan:
         """The questions of a step: every question once an epoch, in an order of its own."""
         size = self.config.learn.batch
         epoch, place = divmod(step, len(self.task) // size)
+        return [self.task[index] for index in self.order(epoch)[place * size : (place + 1) * size]]
+
+    def order(self, epoch: int) -> list[int]:
+        """The order of the questions in an epoch."""
         order = list(range(len(self.task)))
         random.Random(f"{self.config.keep.seed} {epoch}").shuffle(order)
-        return [self.task[index] for index in order[place * size : (place + 1) * size]]
+        return order
 
 
 def plan(config: TrainConfig) -> Plan:

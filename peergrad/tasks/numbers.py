@@ -14,15 +14,22 @@ _MONEY = "$€£¥₹¢"
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A number that was read: its value as written, whether it is so many per cent, and how many decimals it has."""
+    """A number that was read: its value as written, whether it is so many per cent, how many decimals it has, and of what
+    unit it is, if that is one of a kind of which there are others (minutes, hours).
+    """
 
     value: Fraction
     percent: bool = False
     decimals: int = 0
+    unit: str = ""
 
     def same(self, other: Amount) -> bool:
         """Whether both are one answer: 50 % may be written 50 or 0.5, and a third may be written 0.333333."""
-        return self.value == other.value or self._exact == other._exact or self._close(other) or other._close(self)
+        if self.unit and other.unit and self.unit != other.unit:
+            return False
+        # 0.5 % is not 0.5, but 50 may be meant as 50 %.
+        plain = self.value == other.value and (self.percent == other.percent or abs(self.value) >= 1)
+        return plain or self._exact == other._exact or self._close(other) or other._close(self)
 
     @property
     def _exact(self) -> Fraction:
@@ -62,7 +69,8 @@ def as_amount(text: str, *, named: bool = False) -> Amount | None:
     percent = _unit(rest)
     if percent is None:
         return None
-    return Amount(-value if "-" in (before[1], before[2]) else value, percent, decimals)
+    unit = _kind(rest) or ("dollar" if "$" in before[0] else "")
+    return Amount(-value if "-" in (before[1], before[2]) else value, percent, decimals, unit)
 
 
 def _bare(text: str) -> str:
@@ -143,6 +151,48 @@ def _unit(text: str) -> bool | None:
             percent = percent or found[0].lower() in _PERCENT
             at, before = found.end(), found[0]
     return percent
+
+
+# Units that are easily confused, each in its spellings: an answer in another one is another answer.
+_KINDS = {
+    name: names.split()[0]
+    for names in (
+        "mm millimeter millimetre",
+        "cm centimeter centimetre",
+        "meter metre",
+        "km kilometer kilometre",
+        "inch in inches",
+        "foot ft feet",
+        "yard yd",
+        "mile mi",
+        "mg milligram",
+        "gram",
+        "kg kilogram kilo",
+        "ounce oz",
+        "pound lb",
+        "second sec",
+        "minute min",
+        "hour hr",
+        "day",
+        "week",
+        "month",
+        "year",
+        "dollar usd $",
+        "cent ¢",
+        "am",
+        "pm",
+    )
+    for name in names.split()
+}
+
+
+def _kind(text: str) -> str:
+    """The unit after a number, if it is one of these; of several (miles per hour) the first."""
+    for word in re.findall(r"[A-Za-z]+|[$¢]", text):
+        low = word.lower()
+        if found := _KINDS.get(low) or _KINDS.get(low.removesuffix("s")):
+            return found
+    return ""
 
 
 def _fits(word: str, before: str, quoted: bool) -> bool:

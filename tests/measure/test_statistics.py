@@ -38,6 +38,15 @@ def test_few_questions_err_on_the_safe_side(few_draws):
         assert coverage(setting, 20, reps=300) >= 0.93, setting.name
 
 
+def test_very_few_questions_say_very_little():
+    widths = [mean([0.0] * n).high for n in range(1, 12)]
+    assert widths == sorted(widths, reverse=True)
+    assert widths[:2] == [1, 1]
+    for n in range(2, 10):
+        for p in (0.1, 0.3, 0.5):
+            assert exact_coverage(p, n) >= 0.95, (n, p)
+
+
 def test_few_yes_or_no_questions_too():
     for p in (0.1, 0.3, 0.5, 0.8):
         assert exact_coverage(p, 10) >= 0.95

@@ -90,9 +90,11 @@ class Server:
         self._ready.set()
         self._loop.run_forever()
         server.close()
-        for task in asyncio.all_tasks(self._loop):
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
             task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0))
+        if tasks:
+            self._loop.run_until_complete(asyncio.wait(tasks))
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -110,8 +112,8 @@ class Server:
                 if response.cut is not None:
                     break
                 self.sent.append((request, response))
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the other side left
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # the other side left, or it is all over
         finally:
             writer.close()
 

@@ -296,3 +296,44 @@ def test_seeds_name_the_ask():
     assert seeds[0] == seeds[1]
     assert len(set(seeds)) == 4
     assert all(0 <= seed < 2**31 for seed in seeds)
+
+
+def test_a_listeners_failure_is_its_own():
+    def hear(_, piece):
+        piece.encode("ascii")
+
+    requests = []
+    with pytest.raises(UnicodeEncodeError):
+        asked(lambda request: requests.append(request) or events(["é" + DONE]), hear=hear)
+    assert len(requests) == 1
+
+
+def test_temperature_0_becomes_a_tiny_one_where_it_is_refused():
+    def handle(request):
+        if request.body["temperature"] <= 0:
+            return Response({"error": {"message": "`temperature` must be strictly positive"}}, 422)
+        return Response(completion(DONE))
+
+    (first, second), server = asked(handle, an_ask(temperature=0.0), an_ask(temperature=0.0))
+    assert first.text == second.text == DONE
+    assert [0 < request.body["temperature"] < 0.01 for request in server.requests] == [False, True, True]
+    with pytest.raises(UserError, match=r"^temperature: .*does not take 0.7 \(400: temperature must be at most 0.5\)"):
+        asked(refusing("temperature", wording="{} must be at most 0.5"))
+
+
+def test_content_goes_before_refusal_however_it_comes():
+    both = {"content": DONE, "refusal": "no"}
+    (whole,), _ = asked(answering(completion(None, message=both)))
+    pieces = [{"content": DONE}, {"refusal": "no"}]
+    chunks = [{"choices": [{"index": 0, "delta": piece, "finish_reason": "stop"}]} for piece in pieces]
+    stream = Response(
+        "".join(f"data: {json.dumps(c)}\n\n" for c in chunks).encode(), headers={"content-type": "text/event-stream"}
+    )
+    (heard,), _ = asked(lambda _: stream, hear=lambda *_: None)
+    assert whole.text == heard.text == DONE
+
+
+def test_a_stop_reason_of_another_meaning_is_not_believed():
+    (answer,), server = asked(answering(completion(OPEN, stop_reason="stop"), completion(DONE)))
+    assert answer.text == DONE
+    assert "stop" not in server.requests[1].body

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import io
 import json
 import logging
@@ -9,15 +10,19 @@ import os
 import subprocess
 import sys
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
-from peergrad import Parallel, Question, UserError, dump, play_all
+from peergrad import Parallel, Question, UserError, cli, dump, play_all
+from peergrad.config import ApiConfig
 from peergrad.engines.openai.engine import Api
 from peergrad.engines.openai.rules import ApiRules
 from peergrad.engines.openai.secrets import Secrets
+from peergrad.runs.players import Player, player
+from tests.debating.speaking import peergrad
 from tests.helpers import short
 from tests.openai.asking import an_ask
 from tests.openai.server import Response, Server, completion, events
@@ -99,7 +104,7 @@ def test_planted_secrets_stay_where_they_are(place, stream, logs, capfd, monkeyp
     told, pieces = [], []
 
     async def run(url):
-        rules = ApiRules(model="m", base_url=url, key_env="PLANTED", retries=1, timeout_s=5)
+        rules = ApiRules(model="m", base_url=url, key_env="PLANTED", retries=1, timeout_s=5, deadline_s=2)
         hear = (lambda _, piece: pieces.append(piece or "")) if stream else None
         async with Api(rules, environ={"PLANTED": KEY, **os.environ}, hear=hear) as api:
             told.append(repr(api) + repr(api.rules) + repr(vars(api)) + repr(api.meter.spent))
@@ -123,6 +128,66 @@ def test_planted_secrets_stay_where_they_are(place, stream, logs, capfd, monkeyp
     free_of_secrets("\n".join([*told, *pieces, "".join(pieces), out, err]))
     assert KEY[:9] not in "".join(pieces)
     free_of_secrets(logs.getvalue())
+
+
+FATAL = [*(f"status {status}" for status in (400, 401, 402, 403, 404, 422)), "redirect to", "redirect without host"]
+FATAL += ["a host that is the key", "an error for an answer"]
+SECRET = {"OPENAI_API_KEY": KEY, "OPENAI_CUSTOM_HEADERS": f"X-Gate: {HEADER}", "OPENAI_LOG": "debug"}
+
+
+def test_the_command_gives_none_away(tmp_path):
+    """Where a server ends the run, one run for each; all others in one, a question for each."""
+    titles: list[bytes] = []
+
+    def command(places):
+        def handle(request):
+            titles.extend(_titles())
+            asked = request.body["messages"][1]["content"].partition("Question:\n")[2].partition("\n")[0]
+            return PLACES[asked](request)
+
+        folder = tmp_path / places[0].replace(" ", "-")
+        folder.mkdir()
+        with Server(handle) as server:
+            args = ("--model", f"m@{server.url}", "--retries", "0", "--rounds", "1", "--agents", "1")
+            done = peergrad("debate", "-", *args, cwd=folder, stdin="\n".join(places), env=SECRET)
+        assert {request.headers["authorization"] for request in server.requests} == {f"Bearer {KEY}"}
+        assert len(server.requests) >= len(places)
+        assert "Traceback" not in done.stderr
+        return done.returncode, done.stdout + done.stderr
+
+    others = [place for place in PLACES if place not in FATAL]
+    with ThreadPoolExecutor(2) as threads:
+        ended = list(threads.map(command, [others, *([place] for place in FATAL)]))
+    assert [code for code, _ in ended] == [1, 2, 2, 1, 2, 2, 2, 1, 2, 2, 2]
+    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert "My key is [hidden]. [hidden]" in "".join(path.read_text() for path in kept)
+    assert any(b"peergrad" in title for title in titles)
+    free_of_secrets("\n".join([*(text for _, text in ended), *(path.name + path.read_text() for path in kept)]))
+    free_of_secrets(b"".join(titles).decode())
+
+
+def _titles():
+    """What ``ps`` shows of the processes that this one has started."""
+    for task in Path("/proc/self/task").glob("*/children"):
+        for child in task.read_text().split():
+            with contextlib.suppress(OSError):  # gone meanwhile
+                yield Path(f"/proc/{child}/cmdline").read_bytes()
+
+
+@pytest.mark.parametrize("flag", ["--model", "--base-url", "--judge", "--seat", "--key-env", "--server-keys"])
+def test_the_command_does_not_repeat_what_was_typed(flag, monkeypatch, capsys, tmp_path):
+    typed = {"--seat": f"0=m@http://u:{KEY}@h/v1", "--key-env": KEY, "--base-url": f"http://u:{KEY}@h/v1"}
+    typed |= {"--server-keys": f"h={KEY}"}
+    args = [flag, typed.get(flag, f"m@http://u:{KEY}@h/v1")]
+    args += [] if flag == "--model" else ["--model", "m" if flag == "--base-url" else "m@http://127.0.0.1:9/v1"]
+    monkeypatch.setattr(sys, "argv", ["peergrad", "debate", "?", *args])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    out, err = capsys.readouterr()
+    assert caught.value.code == 2
+    assert err.startswith("peergrad: ")
+    free_of_secrets(out + err)
 
 
 def test_there_are_twenty_places():
@@ -212,3 +277,35 @@ def test_a_secret_that_is_still_coming_is_held_back():
 def test_importing_peergrad_imports_no_client():
     code = "import peergrad, peergrad.cli, sys; assert not {'openai', 'httpx2', 'tenacity'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("given", ["gsk_planted0key", "hf_plantedkey", "Planted", KEY])
+def test_a_key_given_for_its_variable_is_not_repeated(given):
+    for make in (lambda: ApiConfig(key_env=given), lambda: ApiRules(model="m", key_env=given)):
+        with pytest.raises(UserError, match=r"^key_env: ") as caught:
+            make()
+        assert given not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "m@http://a:planted@http://127.0.0.1:9/v1",
+        "m@HTTP://usr:planted@host/v1",
+        "http://usr:planted@host/v1",
+        "m:planted@127.0.0.1:8000/v1",
+    ],
+)
+def test_a_model_by_its_server_without_repeating_secrets(name):
+    with pytest.raises(UserError, match=r"^(base_url|model): ") as caught:
+        player(name)
+    assert "planted" not in str(caught.value)
+    assert player("org/m@HTTPS://host/v1") == Player("org/m", url="HTTPS://host/v1")
+
+
+def test_a_badly_formatted_record_is_no_failure(logs):
+    secrets = Secrets([KEY])
+    secrets.guard_logs()
+    logging.getLogger("openai").warning("%d tokens", KEY)
+    secrets.leave_logs()
+    assert "%d tokens" in logs.getvalue()

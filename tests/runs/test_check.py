@@ -89,7 +89,6 @@ def test_a_model_that_can_debate_passes():
         (lambda: sample(FIVE, able(votes=False)), "turns with a valid vote", "Replies can be read, but hold no valid votes"),
         (lambda: sample(FIVE, lambda _: "x" * 5000), "turns with a valid vote", "100% of the replies are cut off: raise"),
         (lambda: sample(FIVE, able(judge=0.2)), "votes for the right one of a right and a wrong solution", "teach noise"),
-        (lambda: sample(Parallel(agents=3, max_rounds=2), able()), "judges are held to somebody else's votes", "--agents 4"),
         (lambda: sample(FIVE, able(), context=300), "prompts fit the context", "Fewer rounds"),
         (lambda: sample(FIVE, able(), dropped=2), "prompts fit the context", "Fewer rounds"),
         (lambda: sample(FIVE, able(votes=False)), "judges are held to somebody else's votes", "In no debate"),
@@ -100,6 +99,13 @@ def test_each_gate_can_fail_with_its_advice(made, gate, advice):
     found = checked(made())[gate]
     assert found.verdict == "fail"
     assert advice in found.advice
+
+
+def test_three_agents_can_learn_to_answer_but_not_to_judge():
+    made = sample(Parallel(agents=3, max_rounds=2), able())
+    found = checked(made)["judges are held to somebody else's votes"]
+    assert (found.verdict, "--agents 4" in found.advice) == ("warn", True)
+    assert checked(made, lambda_gen=0.0)["judges are held to somebody else's votes"].verdict == "fail"
 
 
 def test_nothing_varies_without_the_format_stream():
@@ -136,10 +142,13 @@ def test_a_classic_run_has_no_judge_stream():
 
 def test_the_command_fails_a_model_that_can_not_debate(tmp_path):
     command = [sys.executable, "-m", "peergrad", "check", "--preset", "demo", "--model", str(PARROT), "--threads", "1"]
-    made = subprocess.run([*command, "--questions", "4"], capture_output=True, text=True, timeout=110, cwd=tmp_path)
+    made = subprocess.run(
+        [*command, "--agents", "4", "--questions", "4"], capture_output=True, text=True, timeout=110, cwd=tmp_path
+    )
     assert made.returncode == 1, made.stderr
     assert "fail" in made.stdout
-    assert "take --agents 4 or more" in made.stdout
+    assert "fail: turns with a valid vote, where one is due." in made.stdout
+    assert "4 questions, 4 agents" in made.stdout
     assert "The planned run, 10 steps of 4 debates: about" in made.stdout
     assert not list(tmp_path.iterdir())
     made = subprocess.run(
@@ -147,7 +156,7 @@ def test_the_command_fails_a_model_that_can_not_debate(tmp_path):
     )
     found = json.loads(made.stdout)
     assert found["passed"] is False
-    assert {gate["verdict"] for gate in found["gates"]} <= {"pass", "fail", "unknown"}
+    assert {gate["verdict"] for gate in found["gates"]} <= {"pass", "warn", "fail", "unknown"}
     assert found["forecast"]["trained"] > found["forecast"]["sampled"] > 0
     made = subprocess.run([*command, "--questions", "1"], capture_output=True, text=True, timeout=110, cwd=tmp_path)
     assert (made.returncode, made.stderr) == (2, "peergrad: questions: 1 is not possible; give at least 2\n")

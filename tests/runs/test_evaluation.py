@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,19 +17,23 @@ import pytest
 
 from peergrad import EngineError, UserError
 from peergrad.config import EvalConfig, preset
+from peergrad.debate.types import Question
 from peergrad.engines.scripted import Scripted
-from peergrad.runs.evals import Evals, read_result
+from peergrad.measure.result import compared
+from peergrad.runs.eval_folder import EvalFolder, read_result
 from peergrad.runs.evaluation import evaluate, plan
 from peergrad.runs.players import Player, player
 from peergrad.runs.training import train_run
 from peergrad.settings import changed
 from peergrad.show_result import result_text
 from peergrad.tasks.arithmetic import Arithmetic
+from peergrad.tasks.base import TIMED_OUT
+from peergrad.tasks.files import Questions
 from tests.helpers import short
 
 PARROT = Path(__file__).parent.parent / "fixtures" / "parrot"
 PEERGRAD = [sys.executable, "-m", "peergrad"]
-TASK = Arithmetic(3, count=30, split="eval")
+TASK = Arithmetic(3, count=30, split="eval")  # two-digit sums: no two are alike
 RIGHT = {TASK[index].id: int(TASK[index].answer) for index in range(30)}
 
 
@@ -120,7 +125,7 @@ def test_cost_may_mean_sampled_tokens(tmp_path):
 def test_numbers_are_those_of_the_kept_debates(found):
     """Everything is recomputed here from the files, by other code."""
     result, out = found
-    debates = Evals(out).kept("debate")
+    debates = EvalFolder(out).kept("debate")
     final, winners = [], []
     for name in result["questions"]:
         debate = debates[f"debate/{name}"]
@@ -196,7 +201,13 @@ def test_what_the_world_drops_is_left_out_and_counted(tmp_path):
 
 def test_other_modes(tmp_path):
     direct = measured(tmp_path / "direct", Scripted(knows), mode="direct", samples=5)
-    assert set(direct["accuracy"]) == {"direct/correct", "direct/pass@5", "direct/avg@5", "direct/cons@5"}
+    assert set(direct["accuracy"]) == {
+        "direct/correct",
+        "direct/format",
+        "direct/pass@5",
+        "direct/avg@5",
+        "direct/cons@5",
+    }
     assert not (tmp_path / "direct" / "debates" / "debate.jsonl").exists()
 
     made = plan(config(mode="role-averaged", opponent="other"), TASK)
@@ -235,13 +246,115 @@ def test_it_refuses_what_is_not_its_own(found, tmp_path):
     (out / "result.json").write_text("{")
     with pytest.raises(UserError, match=r"result\.json: is damaged"):
         measured(out, Scripted(knows), questions=5)
+    copied = tmp_path / "copied"  # another evaluation's debates are not taken for one's own
+    shutil.copytree(out, copied)
+    for name in ("eval.json", "result.json", "result.txt", "time.jsonl"):
+        (copied / name).unlink()
+    with pytest.raises(UserError, match=r"holds something else"):
+        measured(copied, Scripted(knows), questions=5)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda r: r.pop("hashes"),
+        lambda r: r["values"].update({"x/y": [1]}),
+        lambda r: r["values"].update({"x/y": ["a"] * 20}),
+        lambda r: r.update(questions=[{}] * 20),
+        lambda r: r.update(settings={}),
+        lambda r: r["accuracy"].update({"x/[/b]": "no"}),
+        lambda r: r.update(times={"x": {}}),
+    ],
+)
+def test_a_damaged_result_is_a_sentence(found, tmp_path, damage):
+    result = json.loads(json.dumps(found[0]))
+    damage(result)
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    with pytest.raises(UserError, match="is no result of `peergrad eval`, or damaged"):
+        read_result(tmp_path)
+
+
+def test_what_a_result_says_is_no_markup(found, tmp_path):
+    result = json.loads(json.dumps(found[0]))
+    for part in ("accuracy", "values"):
+        result[part]["x/[/b] [bold]\x1b[31m"] = result[part]["direct/correct"]
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    text = result_text(read_result(tmp_path))
+    assert "[/b] [bold]" in text
+    assert "\x1b" not in text
+
+
+def test_only_the_same_questions_are_compared(found, tmp_path):
+    first, second = found[0], json.loads(json.dumps(found[0]))
+    assert len(compared(first, second)["questions"]) == 20
+    second["hashes"][0] = "another question of the same name"
+    assert compared(first, second)["questions"] == first["questions"][1:]
+
+
+def test_one_that_always_fails_does_not_hold_up_the_others_when_gone_on_with(tmp_path):
+    class Flaky(Scripted):
+        async def sample(self, asks):
+            answers = await super().sample(asks)
+            return [EngineError("too long") if "/eval-3" in a.debate else b for a, b in zip(asks, answers, strict=True)]
+
+    out = tmp_path / "out"
+    whole = measured(out, Flaky(knows))
+    (out / "result.json").unlink()
+    (out / "debates" / "alone.jsonl").unlink()
+    assert measured(out, Flaky(knows))["values"] == whole["values"]
+
+
+def test_questions_without_an_answer_or_twice_are_left_out():
+    questions = [Question(f"q{i}", f"What is {i}?", None if i == 1 else str(i % 3), "boxed", "x") for i in range(4)]
+    questions.append(Question("again", "What is 2?", "2", "boxed", "x"))
+    made = plan(config(questions=10), Questions("x", questions))
+    assert [question.id for question in made.questions] == ["q0", "q2", "q3"]
+    assert made.notes == (
+        "1 questions have no answer and are left out",
+        "1 questions repeat others and are left out",
+        "there are 3 questions to ask, not 10",
+    )
+    made = plan(config(questions=10), Questions("x", questions), {("What is 0?", "0")})
+    assert [question.id for question in made.questions] == ["q2", "q3"]
+    with pytest.raises(UserError, match="have no answers"):
+        plan(config(), Questions("x", questions[1:2]))
+    with pytest.raises(UserError, match="were all trained on"):
+        plan(config(), Questions("x", questions[:1]), {("What is 0?", "0")})
+
+
+def test_a_time_out_is_neither_right_nor_wrong(tmp_path):
+    class Slow(Questions):
+        def grade(self, question, solution):
+            return TIMED_OUT
+
+    task = Slow("arithmetic", tuple(TASK[index] for index in range(5)))
+    made = plan(config(questions=5), task)
+
+    async def sampler_of(_):
+        return Scripted(knows)
+
+    result = asyncio.run(evaluate(made, tmp_path / "out", Nobody(), result_text, sampler_of))
+    assert result["accuracy"] == {}
+    late, of = result["shares"]["grading/timed_out"][0], result["shares"]["grading/timed_out"][3]
+    assert late == 1
+    assert of > 5 * (1 + 6 + 3)  # direct answers, debates, and all that was bought
+    assert "could not be graded in time" in (tmp_path / "out" / "result.txt").read_text()
+
+
+def test_a_disk_that_refuses_is_a_sentence(tmp_path, monkeypatch):
+    def full(path, line):
+        raise EngineError(f"{path}: can't be written (No space left on device)")
+
+    monkeypatch.setattr("peergrad.runs.files.append", full)
+    with pytest.raises(EngineError, match="No space left"):
+        measured(tmp_path / "out", Scripted(knows))
 
 
 def peergrad(*arguments, **options):
     return subprocess.run([*PEERGRAD, *map(str, arguments)], capture_output=True, text=True, timeout=110, **options)
 
 
-EVAL = ("eval", "--model", PARROT, "--threads", 1, "--max-rounds", 2, "--max-tokens", 24, "--questions", 3)
+EVAL = ("eval", "--model", PARROT, "--threads", 1, "--max-rounds", 2, "--max-tokens", 24, "--level", 3, "--questions", 10)
 
 
 def test_the_commands_on_a_real_model(tmp_path):
@@ -257,7 +370,7 @@ def test_the_commands_on_a_real_model(tmp_path):
     done = peergrad(*EVAL, "--out", first)
     assert done.returncode == 0, done.stderr
     assert "majority vote, equal cost" in done.stdout
-    assert "direct: 3 to play" not in done.stdout
+    assert "direct: 10 to play" not in done.stdout
     other = peergrad(*EVAL, "--out", tmp_path / "b", "--seed", 1)
     assert other.returncode == 0, other.stderr
     again = peergrad(*EVAL, "--out", tmp_path / "c")
@@ -265,7 +378,7 @@ def test_the_commands_on_a_real_model(tmp_path):
     assert read_result(tmp_path / "c")["values"] == read_result(first)["values"]
     table = peergrad("compare", first, tmp_path / "b")
     assert (table.returncode, table.stderr) == (0, "")
-    assert "3 questions in both" in table.stdout
+    assert "10 questions in both" in table.stdout
     rows = json.loads(peergrad("compare", first, tmp_path / "b", "--json").stdout)["rows"]
     assert set(rows) == set(read_result(first)["values"])
 
@@ -279,6 +392,10 @@ def test_the_commands_on_a_real_model(tmp_path):
         (("eval", "--sample-temperature", "0"), "sample_temperature"),
         (("eval", "--samples", "0"), "samples: 0"),
         (("compare", "a", "b"), "there is no result"),
+        (
+            ("rescore", str(Path(__file__).parent.parent / "golden" / "worked.jsonl"), "--lambda-gen", "nan"),
+            "lambda_gen: nan",
+        ),
     ],
 )
 def test_mistakes_are_one_sentence(tmp_path, arguments, says):

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from peergrad import Debate, Parallel, Question, Sequential, UserError, dump, load, play_all
 from peergrad.debate.protocols import Direct
+from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Ask, Message, Reply
 from peergrad.engines.local.models import resolve
 from peergrad.engines.openai.engine import Api
@@ -137,6 +138,19 @@ async def check_debates(rules: ApiRules) -> None:
     print(json.dumps({"last debate": json.loads(dump(played.debates[-1], thin=True))["turns"]}))
 
 
+def check_command(model: Path, url: str) -> None:
+    """``peergrad debate`` as a person runs it, with a judge."""
+    with tempfile.TemporaryDirectory() as folder:
+        question = ["debate", "What is 17 + 25?", "--model", f"{model}@{url}", "--judge", f"{model}@{url}", "--json"]
+        settings = ["--rounds", "2", "--max-tokens", "40", "--wording", "brief", "--out", f"{folder}/d.jsonl"]
+        command = [sys.executable, "-m", "peergrad", *question, *settings]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found = json.loads(done.stdout)
+        (debate,) = read_file(Path(folder) / "d.jsonl")
+        check(debate)
+    print(f"peergrad debate: {len(debate.turns)} turns, by {found['decided_by']}, {found['usage']}, {found['seconds']} s")
+
+
 def check(debate: Debate) -> None:
     assert debate.protocol.wave(debate) == []
     assert load(dump(debate)) == debate
@@ -150,6 +164,7 @@ def main() -> None:
         rules = ApiRules(model=str(model), base_url=url, max_concurrent=2)
         asyncio.run(check_replies(rules))
         asyncio.run(check_debates(rules))
+        check_command(model, url)
     print("all is as it should be")
 
 

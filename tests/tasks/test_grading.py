@@ -164,6 +164,30 @@ def test_right_and_wrong(gold, right, wrong):
         assert grade.answer not in (None, name)
 
 
+@pytest.mark.parametrize(
+    ("gold", "given", "right"),
+    [
+        ("5 pm", "5 am", False),
+        ("5 minutes", "5 hours", False),
+        ("5 minutes", "5 min", True),
+        ("10 cm", "10 km", False),
+        ("10 cm", "10", True),
+        ("12 inches", "12 in", True),
+        ("$5", "5 cents", False),
+        ("$5", "5 dollars", True),
+        ("0.5", "0.5%", False),
+        ("0.5", "50%", True),
+        ("50", "50%", True),
+        ("2024-01-02", "2021", False),
+        ("2024-01-02", "2024-01-02", True),
+        ("3:30", "3.5", False),
+        ("10", "10_2", False),
+    ],
+)
+def test_units_dates_and_bases(gold, given, right):
+    assert grading.grade(Question("q", "?", gold, "boxed"), rf"\boxed{{{given}}}").correct is right
+
+
 def test_wrong_answers_that_are_one_have_one_name():
     for same in (
         ["x+2", "2+x", r"\frac{2x+4}{2}"],
@@ -188,9 +212,9 @@ def test_what_is_no_answer():
 def test_many_at_once_keep_their_order():
     task = Questions("t", (Question("a", "?", "5", "boxed"), Question("b", "?", "x+1", "boxed")))
     pairs = [(task[i % 2], rf"\boxed{{{n}+x}}") for i, n in enumerate([1, 2, 1, 1, 3, 1] * 20)]
-    grades = grade_all(task, pairs)
+    grades = grade_all(task.grade, pairs)
     assert [grade.correct for grade in grades] == [n == 1 and i % 2 == 1 for i, n in enumerate([1, 2, 1, 1, 3, 1] * 20)]
-    assert grade_all(task, []) == []
+    assert grade_all(task.grade, []) == []
 
 
 def test_saved_questions_name_their_grader():

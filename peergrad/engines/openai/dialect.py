@@ -10,6 +10,7 @@ from typing import Any
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.types import Ask
+from peergrad.engines.openai.faults import Refused
 from peergrad.engines.openai.rules import ApiRules
 
 _KEEP_STOP = {"include_stop_str_in_output": True, "no_stop_trim": True}  # vLLM's and SGLang's word for the same
@@ -25,6 +26,14 @@ _TOKENS = {
 }
 
 
+_TINY = 0.001  # a temperature for servers that call 0 no temperature
+# Words of a server that takes temperatures, but not this one.
+_OTHER_VALUE = re.compile(
+    r"must be|should be|strictly|positive|greater than|less than|at (?:most|least)|between|range|m(?:in|ax)imum",
+    re.IGNORECASE,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """What a server is known to take."""
@@ -34,6 +43,7 @@ class Dialect:
     stop: bool = True
     keep_stop: bool = True
     stream_usage: bool = True
+    least_temperature: float = 0.0
 
     def request(self, ask: Ask, rules: ApiRules, *, stream: bool) -> dict[str, Any]:
         """The body of a request. Messages are sent as they are in the ask, so that what was said before stays a prefix."""
@@ -43,7 +53,7 @@ class Dialect:
             self.limit: ask.max_tokens,
         }
         if rules.send_temperature:
-            body["temperature"] = ask.temperature
+            body["temperature"] = max(ask.temperature, self.least_temperature)
         if self.seed:
             body["seed"] = seed_of(ask, rules.seed)
         if ask.stop and self.stop:
@@ -58,17 +68,17 @@ class Dialect:
                 body["stream_options"] = {"include_usage": True}
         return body
 
-    def without(self, sent: Mapping[str, Any], param: str | None, said: str) -> Dialect | None:
+    def without(self, sent: Mapping[str, Any], refused: Refused) -> Dialect | None:
         """The dialect after a server refused something sent; ``None`` if it did not refuse a field that can be left out.
 
         Raises ``UserError`` where leaving it out would not be what was asked for.
         """
-        named = {name for name in sent if name == param or _names(said, name)}
-        if "temperature" in named:
-            raise UserError("send_temperature: this model takes no temperature but its own; set send_temperature to false")
-        if named & _TOKENS.keys():
-            raise UserError("tokens: this server gives no token ids with log-probabilities; set tokens to false")
+        named = {name for name in sent if name in refused.params or _names(refused.meant, name)}
         known = self
+        if "temperature" in named:
+            known = replace(known, least_temperature=_warmer(sent["temperature"], refused))
+        if named & _TOKENS.keys():
+            raise UserError(f"tokens: this server gives no token ids and log-probabilities ({refused}); set tokens to false")
         if "max_tokens" in named:
             known = replace(known, limit="max_completion_tokens")
         if "seed" in named:
@@ -89,6 +99,7 @@ class Dialect:
             stop=self.stop and other.stop,
             keep_stop=self.keep_stop and other.keep_stop,
             stream_usage=self.stream_usage and other.stream_usage,
+            least_temperature=max(self.least_temperature, other.least_temperature),
         )
 
 
@@ -96,6 +107,15 @@ def seed_of(ask: Ask, seed: int) -> int:
     """The seed of an ask: the same for the same ask, another for any other."""
     name = f"{seed}\n{ask.debate}\n{ask.agent}\n{ask.turn}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest(), "big") >> 1
+
+
+def _warmer(temperature: float, refused: Refused) -> float:
+    """The least temperature of a server that refused 0. Any other is the person's to change."""
+    if not _OTHER_VALUE.search(refused.meant):
+        raise UserError(f"send_temperature: this model takes no temperature but its own ({refused}); set it to false")
+    if temperature > 0:
+        raise UserError(f"temperature: this model does not take {temperature:g} ({refused}); give one that it takes")
+    return _TINY
 
 
 def _names(said: str, field: str) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from peergrad.debate.sampler import Answer, all_of
 from peergrad.debate.types import Ask, Reply
 from peergrad.engines.openai.dialect import Dialect
 from peergrad.engines.openai.faults import Again, Complained, Complaint, Refused, judged
-from peergrad.engines.openai.hearing import Hear, Hearing
+from peergrad.engines.openai.hearing import Deaf, Hear, Hearing
 from peergrad.engines.openai.meter import Meter
 from peergrad.engines.openai.replies import Said, cut, open_section, reply
 from peergrad.engines.openai.rules import OPENAI, ApiRules, address, host, key
@@ -64,6 +65,7 @@ class Api:
         self._dialect = Dialect()
         self._keeps_stop = False  # whether the server was seen to leave a stop text in a reply
         self._answered = False
+        self._counts = False  # whether the server was seen to count tokens
         self._halted: str | None = None
 
     def __repr__(self) -> str:
@@ -83,6 +85,8 @@ class Api:
         async with self._slots.held(ask.seen):
             try:
                 return await self._ask(ask)
+            except Deaf as error:  # the listener's own fault
+                raise error.cause from None
             except UserError as error:
                 raise UserError(self._secrets.exact(str(error))) from None
             except EngineError as error:
@@ -116,7 +120,7 @@ class Api:
             return found
 
     def _learn(self, error: Refused, dialect: Dialect, body: Mapping[str, Any]) -> None:
-        other = dialect.without(body, error.param, error.everything)
+        other = dialect.without(body, error)
         if other is not None:
             self._dialect = self._dialect.both(other)
         elif self._answered:  # others were answered: it is this request
@@ -126,9 +130,11 @@ class Api:
 
     def _count(self, said: Said) -> None:
         self._answered = True
-        if said.usage is None and self.meter.limited:
-            raise UserError(f"budget: {self.server} does not say how many tokens it used, so no budget can be kept to")
+        self._counts |= said.usage is not None
         self.meter.add(said.usage, self.rules.price_in, self.rules.price_out)
+        if said.usage is None and self.meter.limited:
+            why = f"budget: {self.server} does not say how many tokens it used, so no budget can be kept to"
+            raise EngineError(why) if self._counts else UserError(why)
 
     def _read(self, ask: Ask, said: Said, dialect: Dialect) -> Reply | None:
         """The reply with its stop text (SPEC 3.11); ``None`` if the server may have cut one off, and is to be sent none."""
@@ -151,22 +157,40 @@ class Api:
         return reply(said, ask, text + closing, truncated=False, tokens=tokens)
 
     async def _insist(self, body: Mapping[str, Any], hearing: Hearing | None, until: float) -> Said:
-        """Send a request, and again while that may help."""
+        """Send a request, and again while that may help. That a server is busy is no failure: only the deadline ends it."""
+        busy = failed = 0
+
+        def wait(state: RetryCallState) -> float:
+            nonlocal busy, failed
+            error = _again(state)
+            busy, failed = busy + error.busy, failed + (not error.busy)
+            return _wait(error.after_s, busy if error.busy else failed)
 
         def enough(state: RetryCallState) -> bool:
-            error = state.outcome.exception() if state.outcome else None
-            stranger = isinstance(error, Again) and error.unreachable and not self._answered
+            stranger = _again(state).strange and not self._answered
             tries = min(self.rules.retries + 1, _KNOCKS if stranger else self.rules.retries + 1)
-            return state.attempt_number >= tries or time.monotonic() + state.upcoming_sleep >= until
+            return failed >= tries or time.monotonic() + state.upcoming_sleep >= until
 
-        retrying = AsyncRetrying(retry=retry_if_exception_type(Again), wait=_wait, stop=enough, reraise=True)
+        retrying = AsyncRetrying(retry=retry_if_exception_type(Again), wait=wait, stop=enough, reraise=True)
         try:
-            return await retrying(self._once, body, hearing, until)
+            return await retrying(self._paced, body, hearing, until)
         except Again as error:
-            if error.unreachable and not self._answered:
+            if error.strange and not self._answered:
                 raise UserError(f"base_url: {error}; start the server, or correct the address") from None
-            wait = f"; it asks to wait {error.after_s:.0f} s" if error.after_s else ""
-            raise EngineError(f"{error}{wait}; given up after {retrying.statistics['attempt_number']} attempts") from None
+            asks = f"; it asks to wait {error.after_s:g} s" if error.after_s else ""
+            raise EngineError(f"{error}{asks}; given up after {retrying.statistics['attempt_number']} attempts") from None
+
+    async def _paced(self, body: Mapping[str, Any], hearing: Hearing | None, until: float) -> Said:
+        """One attempt, by which the number of requests at a time settles at what the server bears."""
+        begun = asyncio.get_running_loop().time()
+        try:
+            said = await self._once(body, hearing, until)
+        except Again as error:
+            if error.busy:
+                self._slots.fewer(begun)
+            raise
+        self._slots.more()
+        return said
 
     async def _once(self, body: Mapping[str, Any], hearing: Hearing | None, until: float) -> Said:
         seconds = max(0.0, min(self.rules.timeout_s, until - time.monotonic()))
@@ -179,63 +203,88 @@ class Api:
         except TimeoutError:
             raise Again(f"{self.server} gave no whole answer within {seconds:g} s") from None
         except openai.APIStatusError as error:
-            complaint = Complaint(error.status_code, error.body, error.response.headers)
-            raise judged(complaint, self.server, self.rules.key_env, quoted) from None
+            raise self._judged(Complaint(error.status_code, error.body, error.response.headers)) from None
         except openai.APIConnectionError as error:
             cause = error.__cause__ or error
             why = f"{type(cause).__name__}: {quoted(str(cause))}"
-            unreachable = isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout)
-            raise Again(f"{self.server} can't be reached ({why})", unreachable=unreachable) from None
+            strange = isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProtocolError)
+            raise Again(f"{self.server} can't be reached ({why}){self._hint(cause)}", strange=strange) from None
         except openai.APIError as error:  # within a stream
-            raise judged(Complaint.instead(error.body), self.server, self.rules.key_env, quoted) from None
+            raise self._judged(Complaint.instead(error.body)) from None
         except Complained as error:
-            raise judged(error.complaint, self.server, self.rules.key_env, quoted) from None
+            raise self._judged(error.complaint) from None
         except (httpx2.HTTPError, httpx2.StreamError, ValueError, RecursionError) as error:  # no JSON, cut off, not UTF-8
-            raise Again(f"{self.server} sent a broken answer ({type(error).__name__})") from None
+            raise Again(f"{self.server} sent a broken answer ({type(error).__name__})", strange=True) from None
         except Again as error:
-            raise Again(f"{self.server}: {quoted(str(error))}") from None
+            raise Again(f"{self.server}: {quoted(str(error))}", strange=error.strange) from None
+
+    def _judged(self, complaint: Complaint) -> Exception:
+        return judged(complaint, self.server, self.rules.key_env, self._secrets.quoted, answered=self._answered)
+
+    def _hint(self, cause: BaseException) -> str:
+        """Each of http and https, said to a server of the other, fails in its own way."""
+        likely = isinstance(cause, httpx2.ConnectTimeout | httpx2.ProtocolError) or "SSL" in str(cause).upper()
+        return f"; is it {self._client.base_url.scheme} that this server speaks?" if likely and not self._answered else ""
 
     async def _whole(self, body: Mapping[str, Any]) -> Said:
-        response = await self._client.post(_PATH, cast_to=httpx2.Response, body=body)
-        return _said(response.content)
+        return _said(await self._client.post(_PATH, cast_to=httpx2.Response, body=body))
 
     async def _streamed(self, body: Mapping[str, Any], hearing: Hearing) -> Said:
         said = Said()
         pieces = openai.AsyncStream[object]
         async with await self._client.post(_PATH, cast_to=object, body=body, stream=True, stream_cls=pieces) as stream:
-            if "json" in stream.response.headers.get("content-type", ""):  # a server that does not stream
-                return _said(await stream.response.aread())
+            if re.search("json|html", stream.response.headers.get("content-type", "")):  # a server that does not stream
+                await stream.response.aread()
+                return _said(stream.response)
             async for piece in stream:
-                said.add(piece)
-                hearing.more(said.text)
+                hearing.more(said.add(piece))
         return said.checked(stream=True)
 
 
-def _said(content: bytes) -> Said:
+def _said(response: httpx2.Response) -> Said:
     said = Said()
-    said.add(json.loads(content))
-    return said.checked(stream=False)
+    try:
+        said.add(json.loads(response.content))
+        return said.checked(stream=False)
+    except (ValueError, RecursionError):
+        why = "no answer in JSON"
+    except Again as error:
+        if not error.strange:
+            raise
+        why = str(error)
+    kind = response.headers.get("content-type", "no content-type")
+    words = response.content[:20_000].decode("utf-8", "replace")
+    raise Again(f"{why}, but {kind}: {words}" if words else f"{why}, but nothing", strange=True)
 
 
-def _wait(state: RetryCallState) -> float:
-    """How long until the next attempt: as the server says, or twice as long each time; never all at the same moment."""
+def _again(state: RetryCallState) -> Again:
     error = state.outcome.exception() if state.outcome else None
-    if isinstance(error, Again) and error.after_s is not None:
-        return error.after_s + random.uniform(0, 0.1 * error.after_s + 0.05)
-    return min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (state.attempt_number - 1)) * random.uniform(0.5, 1)
+    assert isinstance(error, Again)
+    return error
+
+
+def _wait(after_s: float | None, times: int) -> float:
+    """How long until the next attempt: twice as long each time, no less than the server says, never all at one moment."""
+    longer = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** min(times - 1, 10)) * random.uniform(0.5, 1)
+    return max(longer, (after_s or 0.0) * random.uniform(1, 1.1))
 
 
 def _client(rules: ApiRules, url: str, secret: str | None) -> openai.AsyncOpenAI:
     """The official client, without what it would do by itself: retry, follow redirections, send other keys it finds."""
     limits = httpx2.Limits(max_connections=rules.max_concurrent, max_keepalive_connections=rules.max_concurrent)
     timeout = httpx2.Timeout(rules.timeout_s, connect=min(10.0, rules.timeout_s))
+    try:
+        transport = openai.DefaultAsyncHttpxClient(follow_redirects=False, limits=limits, timeout=timeout)
+    except (ImportError, ValueError):  # the proxies' addresses may hold passwords
+        names = "HTTP_PROXY, HTTPS_PROXY or ALL_PROXY"
+        raise UserError(f"{names}: holds no proxy that can be used; give one as in http://host:port, or unset it") from None
     client = openai.AsyncOpenAI(
         api_key=secret or "none",
         admin_api_key="",
         base_url=url,
         timeout=timeout,
         max_retries=0,
-        http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False, limits=limits, timeout=timeout),
+        http_client=transport,
     )
     if host(url) != host(OPENAI):
         client.organization = client.project = None

@@ -20,26 +20,31 @@ _TOO_LONG = re.compile(
     r"(?:prompt|input|request)[\w ]{0,20} too (?:long|large)|exceed_context",
     re.IGNORECASE,
 )
-_NO_CREDIT = re.compile(
-    r"insufficient[_ ](?:quota|credit|balance|funds)|billing_hard_limit|exceeded your current quota", re.IGNORECASE
-)
+_NO_CREDIT = ("insufficient_quota", "billing_hard_limit_reached")  # codes; the same words are said of limits per minute
+_BUSY = (429, 503)
+_RETRY_IN = re.compile(r"(?:retry|try again) (?:in|after) (\d{1,6}(?:\.\d{1,9})?) ?(ms|s|m|h)?(?![a-z])", re.IGNORECASE)
+_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_QUOTES_US = re.compile(r"['\"]input['\"]\s*:.*", re.DOTALL)
 _FLAGGED = re.compile(r"content[_ ]?(?:filter|policy)|moderation|flagged", re.IGNORECASE)
 
 
 class Again(Exception):  # noqa: N818 (what to do about it)
-    """The same request may succeed later; after so many seconds, where the server said."""
+    """The same request may succeed later; after so many seconds, where the server said.
 
-    def __init__(self, why: str, after_s: float | None = None, *, unreachable: bool = False) -> None:
+    ``busy``: the server is there and has too much to do. ``strange``: it may not be the server that is meant at all.
+    """
+
+    def __init__(self, why: str, after_s: float | None = None, *, busy: bool = False, strange: bool = False) -> None:
         super().__init__(why)
-        self.after_s, self.unreachable = after_s, unreachable
+        self.after_s, self.busy, self.strange = after_s, busy, strange
 
 
 class Refused(Exception):  # noqa: N818
     """The server does not take the request as it is."""
 
-    def __init__(self, why: str, param: str | None, everything: str) -> None:
+    def __init__(self, why: str, params: frozenset[str], meant: str) -> None:
         super().__init__(why)
-        self.param, self.everything = param, everything
+        self.params, self.meant = params, meant
 
 
 class Complained(Exception):  # noqa: N818
@@ -73,37 +78,73 @@ class Complaint:
 
     @property
     def words(self) -> str:
-        """Its message, or all of it."""
-        message = self.fields.get("message")
-        return message if isinstance(message, str) and message else self.everything
-
-    @property
-    def everything(self) -> str:
+        """Its message, or all of it; for people."""
+        if message := "; ".join(self._messages()):
+            return message
         return self.body if isinstance(self.body, str) else json.dumps(self.body, ensure_ascii=False, default=str)
 
+    @property
+    def meant(self) -> str:
+        """What may be judged by: codes and messages, without what is quoted of the request. That holds debaters' words."""
+        codes = [str(part[name]) for part in self._parts() for name in ("code", "type") if isinstance(part.get(name), str)]
+        return "\n".join([*codes, *(_QUOTES_US.sub("", message) for message in self._messages())])
 
-def judged(complaint: Complaint, server: str, key_env: str, quoted: Callable[[str], str]) -> Exception:
-    """What to make of a complaint. ``server`` names model and host; ``quoted`` makes a server's words fit for a sentence."""
-    status, everything = complaint.status, complaint.everything
+    @property
+    def params(self) -> frozenset[str]:
+        """The fields of a request that it is about, as far as it names them apart."""
+        places = [(part.get("param"), *_list(part.get("loc"))) for part in self._parts()]
+        return frozenset(name for place in places for name in place if isinstance(name, str))
+
+    @property
+    def no_credit(self) -> bool:
+        """Whether the account is empty. A server that says when to come back has a limit per minute or day."""
+        coded = any(self.fields.get(name) in _NO_CREDIT for name in ("code", "type"))
+        return (self.status == 402 or coded) and self.after_s is None
+
+    @property
+    def after_s(self) -> float | None:
+        """How many seconds it asks to wait: in its headers, or else in its words."""
+        if (seconds := after(self.headers)) is not None:
+            return seconds
+        found = _RETRY_IN.search(self.meant)
+        return float(found[1]) * _UNITS[(found[2] or "s").lower()] if found else None
+
+    def _parts(self) -> list[Mapping[str, Any]]:
+        """Its fields, and those of the single faults that some servers list."""
+        listed = _list(self.fields.get("detail"))
+        return [self.fields, *(cast("Mapping[str, Any]", part) for part in listed if isinstance(part, Mapping))]
+
+    def _messages(self) -> list[str]:
+        said = [part.get(name) for part in self._parts() for name in ("message", "msg", "detail", "error")]
+        return [message for message in said if isinstance(message, str) and message]
+
+
+def judged(complaint: Complaint, server: str, key_env: str, quoted: Callable[[str], str], *, answered: bool) -> Exception:
+    """What to make of a complaint of a server that has, or has not, answered others.
+
+    ``server`` names model and host; ``quoted`` makes a server's words fit for a sentence.
+    """
+    status, meant = complaint.status, complaint.meant
     said = f"{status}: {quoted(complaint.words)}"
-    if status == 402 or _NO_CREDIT.search(everything):
+    if complaint.no_credit:
         return Halted(f"{server}: the account has no credit left ({said})")
-    if status in _AGAIN or status >= 500:
-        return Again(f"{server} answered {said}", after(complaint.headers))
+    if status in _AGAIN or status >= 500 or status == 402:
+        return Again(f"{server} answered {said}", complaint.after_s, busy=status in _BUSY)
     if status == 401:
         return UserError(f"{key_env}: {server} does not accept the key ({status}); put the right one into the environment")
-    if status == 404:
-        return UserError(f"model: there is no {server} ({said}); correct the model's name or base_url")
     if 300 <= status < 400:
         return UserError(f"base_url: {server} sends elsewhere{_target(complaint.headers)} ({status}); give that address")
-    if status == 413 or _TOO_LONG.search(everything):
+    if status == 413 or _TOO_LONG.search(meant):
         return EngineError(f"{server}: the dialogue does not fit the model's context ({said})")
-    if _FLAGGED.search(everything):
+    if _FLAGGED.search(meant):
         return EngineError(f"{server} refuses this prompt ({said})")
+    if status in (403, 404) and answered:  # a gate in front of the server, or one server of several
+        return EngineError(f"{server} refuses this request ({said})")
+    if status == 404:
+        return UserError(f"model: there is no {server} ({said}); correct the model's name or base_url")
     if status == 403:
         return UserError(f"{key_env}: the key has no access to {server} ({said})")
-    param = complaint.fields.get("param")
-    return Refused(said, param if isinstance(param, str) else None, everything)
+    return Refused(said, complaint.params, meant)
 
 
 def after(headers: Mapping[str, str], now: float | None = None) -> float | None:
@@ -123,9 +164,16 @@ def after(headers: Mapping[str, str], now: float | None = None) -> float | None:
 
 
 def _target(headers: Mapping[str, str]) -> str:
-    """Where a redirection leads: scheme, host and path, nothing that could be a secret."""
+    """Where a redirection leads: scheme, host and port. A path may be a secret."""
+    location = headers.get("location", "")
     try:
-        parts = urlsplit(headers.get("location", ""))
-        return f", to {parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}" if parts.hostname else ""
+        parts = urlsplit(location)
+        if parts.hostname:
+            return f", to {parts.scheme or 'http'}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"
     except ValueError:
         return ""
+    return ", to another path of the same server" if location else ""
+
+
+def _list(value: object) -> list[object]:
+    return cast("list[object]", value) if isinstance(value, list) else []

@@ -22,6 +22,17 @@ class Spent:
     def tokens(self) -> int:
         return self.prompt + self.sampled
 
+    def plus(self, other: Spent) -> Spent:
+        return Spent(
+            self.requests + other.requests,
+            self.prompt + other.prompt,
+            self.sampled + other.sampled,
+            self.usd + other.usd,
+        )
+
+    def less(self, other: Spent) -> Spent:
+        return self.plus(Spent(-other.requests, -other.prompt, -other.sampled, -other.usd))
+
 
 class Meter:
     """Counts what is spent, for one engine or several that share a budget.
@@ -61,7 +72,7 @@ class Meter:
     def halted(self) -> str | None:
         """Why nothing more may be spent, or ``None``."""
         if self._budget_tokens is not None and self.spent.tokens >= self._budget_tokens:
-            return f"the budget of {self._budget_tokens} tokens is spent ({self.spent.tokens}); raise budget_tokens to go on"
+            return f"the budget of {self._budget_tokens} tokens is spent; raise budget_tokens to go on"
         if self._budget_usd is not None and self.spent.usd >= self._budget_usd:
-            return f"the budget of ${self._budget_usd:g} is spent (${self.spent.usd:.4f}); raise budget_usd to go on"
+            return f"the budget of ${self._budget_usd:g} is spent; raise budget_usd to go on"
         return None

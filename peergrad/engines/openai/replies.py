@@ -18,7 +18,8 @@ _BROKEN = ("error", "abort")  # finish reasons of a server that gave up
 class Said:
     """What came of one request, gathered from its body or from the pieces of a stream."""
 
-    text: str = ""
+    content: list[str] = field(default_factory=list)
+    refusal: list[str] = field(default_factory=list)
     answered: bool = False
     finish: str | None = None
     stopped_by: str | None = None
@@ -33,41 +34,49 @@ class Said:
     drawn: list[tuple[float, bytes]] = field(default_factory=list)
     """Log-probability and bytes of each token."""
 
-    def add(self, body: object) -> None:
-        """Take in a body, or the next piece of a stream. Raises ``Again`` if it is broken."""
+    @property
+    def text(self) -> str:
+        """The words that are for others: its content, or else its refusal; never reasoning given apart."""
+        return "".join(self.content) or "".join(self.refusal)
+
+    def add(self, body: object) -> str:
+        """Take in a body, or the next piece of a stream, and give the words it adds. Raises ``Again`` if it is broken."""
         top = _object(body, "the body")
-        if isinstance(error := top.get("error"), Mapping):
+        if (error := top.get("error")) and isinstance(error, Mapping | str):
             raise Complained(Complaint.instead(cast("object", error)))
         self.usage = _usage(top.get("usage")) or self.usage
         self.prompt = _ids(top.get("prompt_token_ids")) or self.prompt
         for choice in _list(top.get("choices")):
             choice = _object(choice, "a choice")
             if choice.get("index") in (0, None):  # of several choices the first is the answer
-                self._take(choice)
                 self.answered = True
-                return
+                return self._take(choice)
+        return ""
 
-    def _take(self, choice: Mapping[str, Any]) -> None:
+    def _take(self, choice: Mapping[str, Any]) -> str:
         if isinstance(finish := choice.get("finish_reason"), str):
             self.finish = finish
         for name in ("stop_reason", "matched_stop"):
-            self.says_stop |= name in choice
-            if isinstance(stopped_by := choice.get(name), str):
-                self.stopped_by = stopped_by
+            if name in choice:  # null, a token's id or a stop text; other servers say other things by the same name
+                self.says_stop = choice[name] is None or type(choice[name]) is int
+                self.stopped_by = choice[name] if isinstance(choice[name], str) else None
         self.prompt = _ids(choice.get("prompt_token_ids")) or self.prompt
         self.ids += _ids(choice.get("token_ids")) or []
         self.drawn += _drawn(choice.get("logprobs"))
         message = choice.get("message") or choice.get("delta")
         if not isinstance(message, Mapping):
-            return
+            return ""
         message = cast("Mapping[str, Any]", message)
         self.reasoned |= any(message.get(name) for name in ("reasoning", "reasoning_content"))
-        self.text += _text(message)
+        content, refusal = _text(message.get("content")), _text(message.get("refusal"))
+        self.content += [content] if content else []
+        self.refusal += [refusal] if refusal else []
+        return content if self.content else refusal
 
     def checked(self, *, stream: bool) -> Said:
         """Itself, if it is a whole answer; else ``Again`` is raised."""
         if not self.answered:
-            raise Again("an answer without choices")
+            raise Again("an answer without choices", strange=True)
         if self.finish in _BROKEN:
             raise Again(f"the server gave up (finish_reason {self.finish})")
         if stream and self.finish is None:
@@ -101,23 +110,27 @@ def _tokens(said: Said, ask: Ask, text: str) -> Tokens | None:
     return Tokens.of(said.prompt, said.ids, [logprob for logprob, _ in said.drawn], starts, ask.temperature)
 
 
-def _text(message: Mapping[str, Any]) -> str:
-    """The words of a message that are for others: its content, or its refusal; never reasoning given apart."""
-    content = message.get("content")
+def _text(content: object) -> str:
     if isinstance(content, list):
         parts = [cast("Mapping[str, Any]", part) for part in cast("list[object]", content) if isinstance(part, Mapping)]
-        content = "".join(str(part.get("text", "")) for part in parts if part.get("type") == "text")
-    said = content or message.get("refusal")
-    return said if isinstance(said, str) else ""
+        return "".join(str(part.get("text", "")) for part in parts if part.get("type") == "text")
+    return content if isinstance(content, str) else ""
 
 
 def _usage(value: object) -> Usage | None:
     if not isinstance(value, Mapping):
         return None
-    counts = [cast("Mapping[str, Any]", value).get(name) for name in ("prompt_tokens", "completion_tokens")]
-    if not all(isinstance(count, int) and not isinstance(count, bool) and 0 <= count < 2**40 for count in counts):
-        return None
-    return Usage(*cast("list[int]", counts))
+    names = ("prompt_tokens", "completion_tokens", "total_tokens")
+    prompt, sampled, total = (_tally(cast("Mapping[str, Any]", value).get(name)) for name in names)
+    if prompt is None and sampled is not None and total is not None:
+        prompt = _tally(total - sampled)
+    if sampled is None and prompt is not None and total is not None:
+        sampled = _tally(total - prompt)
+    return None if prompt is None or sampled is None else Usage(prompt, sampled)
+
+
+def _tally(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value < 2**40 else None
 
 
 def _ids(value: object) -> list[int] | None:
@@ -145,5 +158,5 @@ def _list(value: object) -> list[object]:
 
 def _object(value: object, what: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise Again(f"{what} is no JSON object")
+        raise Again(f"{what} is no JSON object", strange=True)
     return cast("Mapping[str, Any]", value)

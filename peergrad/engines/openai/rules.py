@@ -52,8 +52,7 @@ class ApiRules:
     def __post_init__(self) -> None:
         if not self.model.strip():
             raise UserError("model: is empty; give the name the server knows it by")
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.key_env) or self.key_env.startswith("sk_"):
-            raise UserError("key_env: is no name of an environment variable; give the name, never the key itself")
+        check_variable(self.key_env)
         for name, least in (("max_concurrent", 1), ("retries", 0), ("price_in", 0), ("price_out", 0)):
             if not getattr(self, name) >= least:
                 raise UserError(f"{name}: {getattr(self, name)} is not possible; give at least {least}")
@@ -62,6 +61,14 @@ class ApiRules:
                 raise UserError(f"{name}: {getattr(self, name)} is not possible; give more than 0 seconds")
         if self.base_url is not None:
             check_address(self.base_url, "base_url")
+
+
+def check_variable(name: str) -> None:
+    """Refuse what is no environment variable's name. It may be the key itself, so the sentence does not repeat it."""
+    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
+        raise UserError(
+            "key_env: is no name of an environment variable (capitals, digits and _); give the name, never the key itself"
+        )
 
 
 def check_address(url: str, where: str) -> None:

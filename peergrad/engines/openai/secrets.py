@@ -93,7 +93,11 @@ class _Filter(logging.Filter):
         self._secrets = secrets
 
     def filter(self, record: logging.LogRecord) -> bool:
-        record.msg, record.args = self._secrets.scrub(record.getMessage()), None
+        try:
+            message = record.getMessage()
+        except Exception:  # badly written by whoever logs it: logging would print it as it is
+            message = str(record.msg)
+        record.msg, record.args = self._secrets.scrub(message), None
         if record.exc_info:
             record.exc_text = self._secrets.scrub(logging.Formatter().formatException(record.exc_info))
         return True

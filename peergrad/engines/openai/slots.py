@@ -10,16 +10,20 @@ from contextlib import asynccontextmanager
 
 GAP_S = 0.001  # begun at one moment, requests would be answered at one moment, and the work on each wait for all others
 
+_MORE, _FEWER = 1.0, 0.7  # added to the limit by an answer, left of it by a refusal
+
 
 class Slots:
     """A limit on what is under way. Of those waiting, the one furthest in its debate goes first.
 
     First come, first served would begin every debate before it ended any, and a budget spent halfway would have bought
-    nothing whole.
+    nothing whole. A server that has too much to do gets fewer at a time, and more again as it answers.
     """
 
     def __init__(self, count: int) -> None:
-        self._free = count
+        self._most, self._limit = count, float(count)
+        self._under_way = 0
+        self._fewer_since = 0.0
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._arrivals = itertools.count()
         self._last = 0.0
@@ -27,8 +31,8 @@ class Slots:
     @asynccontextmanager
     async def held(self, seen: int) -> AsyncIterator[None]:
         """A slot, for an ask whose author has seen so many turns."""
-        if self._free:
-            self._free -= 1
+        if self._under_way < int(self._limit):
+            self._under_way += 1
         else:
             await self._wait(seen)
         try:
@@ -36,6 +40,17 @@ class Slots:
             yield
         finally:
             self._release()
+
+    def more(self) -> None:
+        """A request was answered."""
+        self._limit = min(self._most, self._limit + _MORE)
+        self._admit()
+
+    def fewer(self, begun: float) -> None:
+        """A request begun at this moment met a busy server. Those begun before the limit was lowered say nothing new."""
+        if begun >= self._fewer_since:
+            self._limit = max(1.0, self._limit * _FEWER)
+            self._fewer_since = asyncio.get_running_loop().time()
 
     async def _pace(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -54,9 +69,12 @@ class Slots:
             raise
 
     def _release(self) -> None:
-        while self._waiting:
+        self._under_way -= 1
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and self._under_way < int(self._limit):
             future = heapq.heappop(self._waiting)[2]
             if not future.done():
+                self._under_way += 1
                 future.set_result(None)
-                return
-        self._free += 1

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
-import time
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from peergrad.debate.errors import UserError
+from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.transcript import dump, load
 from peergrad.debate.types import Debate
+from peergrad.engines.openai.meter import Spent
 from peergrad.runs import files
 from peergrad.runs.folder import Run
 
 _PATIENCE_S = 1.0  # debates that end within a moment are written together
 
 
-class Evals:
+class EvalFolder:
     """Reads and writes the folder of one evaluation."""
 
     def __init__(self, path: Path, warn: Callable[[str], None] = lambda _: None) -> None:
         self.path, self._warn = path, warn
         self._waiting: dict[str, list[bytes]] = {}
-        self._written = time.monotonic()
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def exists(self) -> bool:
@@ -32,28 +36,31 @@ class Evals:
         except (OSError, ValueError):
             return False
 
-    def refuse_strangers(self) -> None:
-        """Refuse a folder that holds anything but what ``begin`` leaves when it is killed."""
-        ours = ("lock", "config.toml", ".config.toml.part", ".eval.json.part", "debates")
-        try:
-            strange = [entry.name for entry in self.path.iterdir() if entry.name not in ours] if self.path.exists() else []
-        except OSError as error:
-            raise UserError(f"out: {self.path} can't be used ({error.strerror}); give a folder you may write to") from None
-        if strange or (self.path / "debates" / "x").parent.is_file():
-            raise UserError(f"out: {self.path} holds something else ({(strange or ['debates'])[0]}); give a new folder")
+    @property
+    def begun(self) -> bool:
+        """Whether anything was played. Until then settings may still be corrected."""
+        return self.exists and any((self.path / "debates").glob("*.jsonl"))
 
-    def locked(self) -> Any:
+    def refuse_strangers(self, config: str) -> None:
+        """Refuse a folder that holds anything but what ``begin`` leaves when it is killed."""
+        Run(self.path).refuse_strangers(config, "eval.json")
+
+    def locked(self) -> contextlib.AbstractContextManager[None]:
         """Keep other processes from writing here."""
         return Run(self.path).locked()
 
     def begin(self, config: str, facts: Mapping[str, Any]) -> None:
         """Make the folder; ``eval.json`` comes last and makes it an evaluation."""
+        self.make()
+        files.write(self.path / "config.toml", config.encode())
+        files.write(self.path / "eval.json", json.dumps(dict(facts), indent=2).encode())
+
+    def make(self) -> None:
+        """Make the folders, as far as they are missing."""
         try:
             (self.path / "debates").mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise files.cannot_write(self.path, error) from None
-        files.write(self.path / "config.toml", config.encode())
-        files.write(self.path / "eval.json", json.dumps(dict(facts), indent=2).encode())
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -82,28 +89,33 @@ class Evals:
         return debates
 
     def keep(self, part: str, debate: Debate) -> None:
-        """Keep a debate, without its prompts and tokens; it is on disk after ``flush``, or a moment later."""
+        """Keep a debate, without its prompts and tokens. Those that end within a second are written together."""
         self._waiting.setdefault(part, []).append(dump(debate, thin=True).encode() + b"\n")
-        if time.monotonic() - self._written > _PATIENCE_S:
-            self.flush()
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._flush_later)
 
     def flush(self) -> None:
         """Write what waits."""
-        waiting, self._waiting = self._waiting, {}
-        for part, lines in waiting.items():
-            files.append(self.path / "debates" / f"{part}.jsonl", b"".join(lines))
-        self._written = time.monotonic()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for part in list(self._waiting):
+            files.append(self.path / "debates" / f"{part}.jsonl", b"".join(self._waiting[part]))
+            del self._waiting[part]
 
-    def took(self, part: str, seconds: float, sampled: int, usd: float) -> None:
-        """Note how long playing took, and what it cost."""
-        line = {"part": part, "seconds": round(seconds, 3), "sampled": sampled, "usd": usd}
+    def _flush_later(self) -> None:
+        with contextlib.suppress(EngineError):  # what could not be written still waits, and the next flush says why
+            self.flush()
+
+    def took(self, part: str, seconds: float, sampled: int, spent: Spent) -> None:
+        """Note how long playing took, how many tokens of it are kept, and what servers charged for."""
+        line = {"part": part, "seconds": round(seconds, 3), "sampled": sampled, "usd": spent.usd} | {"spent": asdict(spent)}
         files.append(self.path / "time.jsonl", json.dumps(line).encode() + b"\n")
 
     def times(self) -> dict[str, dict[str, float]]:
         """Seconds, sampled tokens and dollars by part, over all sittings."""
-        path = self.path / "time.jsonl"
         total: dict[str, dict[str, float]] = {}
-        for line in path.read_bytes().split(b"\n") if path.exists() else []:
+        for line in self._lines("time.jsonl"):
             try:
                 found = json.loads(line)
                 part = total.setdefault(found["part"], dict.fromkeys(("seconds", "sampled", "usd"), 0.0))
@@ -112,6 +124,18 @@ class Evals:
             except (ValueError, KeyError, TypeError):
                 continue
         return total
+
+    def spent(self) -> Spent:
+        """What servers charged for, over all sittings."""
+        total = Spent()
+        for line in self._lines("time.jsonl"):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                total = total.plus(Spent(**json.loads(line)["spent"]))
+        return total
+
+    def _lines(self, name: str) -> list[bytes]:
+        path = self.path / name
+        return path.read_bytes().split(b"\n") if path.is_file() else []
 
     # What was found
 
@@ -125,7 +149,7 @@ class Evals:
         files.write(self.path / "result.json", json.dumps(dict(result), allow_nan=False).encode() + b"\n")
 
     def result(self) -> dict[str, Any]:
-        return _read(self.path / "result.json")
+        return read_result(self.path)
 
 
 def read_result(path: Path) -> dict[str, Any]:
@@ -134,10 +158,39 @@ def read_result(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise UserError(f"{path}: there is no result; give a folder that `peergrad eval` has finished")
     found = _read(path)
-    missing: Sequence[str] = [name for name in ("questions", "values", "counts", "task") if name not in found]
-    if missing:
-        raise UserError(f"{path}: is no result of `peergrad eval` ({missing[0]} is missing)")
+    if not _is_result(found):
+        raise UserError(f"{path}: is no result of `peergrad eval`, or damaged; evaluate again in a new folder")
     return found
+
+
+def _is_result(found: Mapping[str, Any]) -> bool:
+    """Whether it has what is shown and compared, in the right shape."""
+    try:
+        count = len(found["questions"])
+        return (
+            all(isinstance(name, str) for name in (*found["questions"], *found["hashes"], found["task"], found["model"]))
+            and len(found["hashes"]) == count == len(set(found["questions"]))
+            and all(len(row) == count and all(map(_share, row)) for row in found["values"].values())
+            and all(len(row) == 3 and all(map(_number, row)) for row in found["accuracy"].values())
+            and all(len(row) == 3 and all(map(_number, row)) for row in found["difference"].values())
+            and all(len(row) == 4 and all(map(_number, row)) for row in found["shares"].values())
+            and all(map(_number, found["tokens"].values()))
+            and all(_number(part[name]) for part in found["times"].values() for name in ("seconds", "sampled", "usd"))
+            and all(name in found["settings"] for name in ("mode", "protocol", "agents", "max_rounds", "cost"))
+            and isinstance(found["dropped"], dict)
+            and isinstance(found["asked"], int)
+            and found["reference"] in (None, *found["values"])
+        )
+    except (KeyError, TypeError, AttributeError):
+        return False
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _share(value: object) -> bool:
+    return value is None or (_number(value) and 0 <= float(value) <= 1)  # type: ignore[arg-type]
 
 
 def _read(path: Path) -> dict[str, Any]:

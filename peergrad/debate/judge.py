@@ -1,0 +1,46 @@
+"""A judge: somebody who does not debate, is shown how a debate ended, and votes once.
+
+It sees the debaters' final solutions and nothing else of the debate: no votes, no characters, no models. Its reply is the
+debate's verdict. It is no turn: debaters never see it, and rewards do not count it.
+"""
+
+from __future__ import annotations
+
+from peergrad.debate import contract, prompts
+from peergrad.debate.contract import Contract
+from peergrad.debate.protocols import final_turn, solution
+from peergrad.debate.quote import quote
+from peergrad.debate.types import Ask, Debate, Message, Parsed
+
+JUDGE = Contract(("evaluation", "comparison"))
+_TEMPERATURE = 0.0
+
+
+def judge_asks(debate: Debate, max_tokens: int) -> list[Ask]:
+    """What the judge of a debate that is over is asked; nothing if there are no two solutions to compare.
+
+    It holds the seat after the last debater's, so that ``Seats`` can put any model there.
+    """
+    ends = {agent: final_turn(debate, agent) for agent in range(debate.agents)}
+    said = {agent: text for agent, at in ends.items() if at is not None and (text := solution(debate, debate.turns[at]))}
+    if len(said) < 2 or debate.verdict:
+        return []
+    shown = [f"{prompts.candidate(agent)}\n{quote({'solution': text})}" for agent, text in said.items()]
+    parts = [prompts.judged_question(debate.question), *shown, prompts.judge_task(list(said))]
+    return [
+        Ask(
+            debate=debate.id,
+            agent=debate.agents,
+            turn=len(debate.turns),
+            seen=len(debate.turns),
+            messages=(Message("system", prompts.judge_system(list(said))), Message("user", "\n\n".join(parts))),
+            stop=(JUDGE.stop,),
+            max_tokens=max_tokens,
+            temperature=_TEMPERATURE,
+        )
+    ]
+
+
+def read_verdict(text: str, truncated: bool = False) -> Parsed:
+    """Read a judge's reply: an evaluation and votes. Never raises."""
+    return contract.read(text, JUDGE, truncated=truncated)

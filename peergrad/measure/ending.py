@@ -1,0 +1,154 @@
+"""How a debate ended (SPEC 9.6): who won by which votes, and with what answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from peergrad.debate.contract import said
+from peergrad.debate.protocols import Parallel, final_turn, solution
+from peergrad.debate.types import Debate, Protocol, Usage
+from peergrad.reward.pairwise import win_rate
+from peergrad.reward.tally import Counts, Vote, tally, verdict_votes
+from peergrad.tasks.grading import answer_name
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """What an agent answers in the end: its last solution that can be read, if it has one, and how it fared in the votes.
+
+    ``answer`` is what is in the solution's last box, under a name that equal answers share. ``last`` is false if the agent
+    said something unreadable after it.
+    """
+
+    agent: int
+    round: int | None
+    solution: str | None
+    answer: str | None
+    last: bool
+    won: int
+    tied: int
+    lost: int
+    win_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A debate's outcome. ``winners`` are equally good; there may be none. ``by`` says what decided: votes; where
+    there are none for anybody who can be read, how often an answer was given (one agent alone always wins); or nothing.
+    """
+
+    debate: Debate
+    votes: tuple[Vote, ...]
+    counts: Counts
+    finals: tuple[Final, ...]
+    winners: tuple[int, ...]
+    by: Literal["votes", "answers", "nothing"]
+
+    @property
+    def winner(self) -> int | None:
+        """The one agent that won; ``None`` if nobody did, or several who do not give the same answer.
+
+        Of several that do, it is the first.
+        """
+        answers = {self.finals[agent].answer for agent in self.winners}
+        alike = len(answers) == 1 and None not in answers
+        return self.winners[0] if len(self.winners) == 1 or (self.winners and alike) else None
+
+
+def ending(debate: Debate) -> Ending:
+    """Who won. The best win rate over all votes, a judge's included; an agent without a readable solution can't win."""
+    tallied = tally(debate)
+    votes = tallied.votes + verdict_votes(debate)
+    rates = win_rate(debate.agents, votes)
+    finals = tuple(_final(debate, agent, votes, rates[agent]) for agent in range(debate.agents))
+    winners, by = _winners(finals, votes)
+    return Ending(debate, votes, tallied.counts, finals, winners, by)
+
+
+def _winners(
+    finals: Sequence[Final], votes: Sequence[Vote]
+) -> tuple[tuple[int, ...], Literal["votes", "answers", "nothing"]]:
+    able = [final for final in finals if final.solution]
+    best = max((final.win_rate for final in able), default=0.0)
+    if votes and best > 0:
+        return tuple(final.agent for final in able if final.win_rate == best), "votes"
+    if len(finals) == 1 and able:
+        return (0,), "answers"
+    given = Counter(final.answer for final in able if final.answer is not None).most_common(2)
+    if given and (len(given) == 1 or given[0][1] > given[1][1]):
+        return tuple(final.agent for final in able if final.answer == given[0][0]), "answers"
+    return (), "nothing"
+
+
+def _final(debate: Debate, agent: int, votes: Sequence[Vote], rate: float) -> Final:
+    at = final_turn(debate, agent)
+    text = None if at is None else solution(debate, debate.turns[at])
+    spoke = [index for index, turn in enumerate(debate.turns) if turn.agent == agent]
+    about = [vote for vote in votes if agent in (vote.a, vote.b) and vote.author != agent]
+    return Final(
+        agent=agent,
+        round=None if at is None else debate.round(at),
+        solution=text,
+        answer=None if text is None else answer_name(text),
+        last=bool(spoke) and spoke[-1] == at,
+        won=sum(vote.op == ">" and vote.a == agent for vote in about),
+        tied=sum(vote.op == "=" for vote in about),
+        lost=sum(vote.op == ">" and vote.b == agent for vote in about),
+        win_rate=rate,
+    )
+
+
+def used(debate: Debate) -> Usage:
+    """The tokens of all replies of a debate, its verdict included, as far as they were counted."""
+    counted = [turn.used for turn in (*debate.turns, *filter(None, [debate.verdict])) if turn.used]
+    return Usage(sum(usage.prompt for usage in counted), sum(usage.sampled for usage in counted))
+
+
+def seat_name(protocol: Protocol, agent: int) -> str:
+    """What to call who holds a seat: the agent with its character, or the judge."""
+    if agent == protocol.agents:
+        return "Judge"
+    return f"Agent {agent} ({protocol.persona(agent).name})" if isinstance(protocol, Parallel) else f"Agent {agent}"
+
+
+def as_object(end: Ending, models: Sequence[str]) -> dict[str, Any]:
+    """The outcome for programs; ``models`` are by seat, a judge's last. Rounds are counted from 1."""
+    debate, winner = end.debate, end.winner
+    return {
+        "id": debate.id,
+        "question": debate.question.text,
+        "protocol": "parallel" if isinstance(debate.protocol, Parallel) else "sequential",
+        "rounds": -(-len(debate.turns) // debate.agents),
+        "winner": winner,
+        "winners": list(end.winners),
+        "decided_by": end.by,
+        "answer": None if winner is None else end.finals[winner].solution,
+        "agents": [_agent(debate, final, models) for final in end.finals],
+        "judge": _judge(debate, models),
+        "votes": [_vote(debate, vote) for vote in end.votes],
+        "counts": asdict(end.counts),
+        "usage": asdict(used(debate)),
+    }
+
+
+def _agent(debate: Debate, final: Final, models: Sequence[str]) -> dict[str, Any]:
+    persona = debate.protocol.persona(final.agent).name if isinstance(debate.protocol, Parallel) else None
+    line = asdict(final) | {"round": None if final.round is None else final.round + 1}
+    return {"agent": line.pop("agent"), "model": models[final.agent], "persona": persona} | line
+
+
+def _judge(debate: Debate, models: Sequence[str]) -> Mapping[str, Any] | None:
+    if not debate.verdict:
+        return None
+    evaluation = said(debate.verdict.text, debate.verdict.parsed, "evaluation")
+    error = debate.verdict.parsed.error
+    return {"model": models[debate.agents], "evaluation": evaluation, "error": str(error) if error else None}
+
+
+def _vote(debate: Debate, vote: Vote) -> dict[str, Any]:
+    judge = vote.author == debate.agents
+    round_ = None if judge else debate.round(vote.turn) + 1
+    return {"author": "judge" if judge else vote.author, "round": round_, "a": vote.a, "op": vote.op, "b": vote.b}

@@ -1,0 +1,275 @@
+"""Debates for their own sake (SPEC 9.6): who sits where, play what is not kept yet, keep it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from peergrad.config import DebatesConfig
+from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.play import play_all
+from peergrad.debate.protocols import Parallel, Sequential
+from peergrad.debate.sampler import Answer, Sampler, Seats, all_of, answered
+from peergrad.debate.types import Ask, Debate, Question, Reply
+from peergrad.runs.kept import Transcript
+from peergrad.runs.players import Player, Players, keys_of, player
+from peergrad.settings import flat
+from peergrad.tasks.lines import name_of
+
+WEAK = "smollm2"
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """What was spent so far in this sitting: requests to servers, tokens, dollars, seconds."""
+
+    requests: int = 0
+    prompt: int = 0
+    sampled: int = 0
+    usd: float = 0.0
+    seconds: float = 0.0
+
+
+class DebatesWatcher(typing.Protocol):
+    """Told how debates go, while they go."""
+
+    def say(self, sentence: str) -> None: ...
+
+    def warn(self, sentence: str) -> None: ...
+
+    def begin(self, kept: Sequence[Debate], missing: int) -> None:
+        """So many debates are to be played; some were kept from before."""
+        ...
+
+    def replied(self, ask: Ask, reply: Reply, took: Took) -> None:
+        """An agent has spoken."""
+        ...
+
+    def ended(self, debate: Debate | None, took: Took, seconds: float) -> None:
+        """A debate is over, after so many seconds, and kept; ``None`` was dropped."""
+        ...
+
+
+class Listener(DebatesWatcher, typing.Protocol):
+    """One that also wants to know what is being said."""
+
+    def heard(self, ask: Ask, piece: str | None) -> None:
+        """The next piece of a reply that is coming; ``None``: what was heard of it is void."""
+        ...
+
+
+@dataclass(frozen=True)
+class DebatesPlan:
+    """Settings with what they name, checked: nothing heavy is loaded yet. ``players`` are by seat, a judge's last."""
+
+    config: DebatesConfig
+    protocol: Parallel | Sequential
+    questions: tuple[Question, ...]
+    players: tuple[Player, ...]
+    models: tuple[str, ...]
+    out: Path
+
+    @property
+    def usual(self) -> frozenset[int]:
+        """The seats that the model holds: whoever sits elsewhere is called by its seat."""
+        given = {int(given.partition("=")[0]) for given in self.config.seats.seat} | {self.protocol.agents}
+        return frozenset(range(self.protocol.agents)) - given
+
+
+def plan(config: DebatesConfig, questions: Sequence[Question], name: str, origin: str) -> DebatesPlan:
+    """Check everything that can be checked without a model.
+
+    ``name`` is for the file, if none is given, and ``origin`` says where the questions are from: other origins, other files.
+    """
+    protocol, seats = config.debate.build(config.engine), config.seats
+    keys_of(config.api)
+    named = _seats(seats.seat, protocol.agents)
+    left = [seat for seat in range(protocol.agents) if seat not in named]
+    model = config.engine.model
+    if model and not left and len(named) == protocol.agents:
+        raise UserError("model: holds no seat, since every seat is given to another; leave it out")
+    if left and not model:
+        if config.engine.base_url:
+            raise UserError("model: is not set; give the name that the server at base_url knows it by")
+        model = WEAK
+    players: list[Player] = []
+    models: list[str] = []
+    for seat in range(protocol.agents):
+        players.append(_player(f"seat {seat}", named[seat]) if seat in named else player(model, config.engine.base_url))
+        models.append(named.get(seat, model))
+    if seats.judge is not None:
+        if protocol.agents < 2:
+            raise UserError("judge: has nothing to compare where only one agent answers; give agents 2 or more")
+        players.append(_player("judge", seats.judge))
+        models.append(seats.judge)
+    if seats.out and seats.out.suffix != ".jsonl":
+        raise UserError(f"out: {seats.out} is no .jsonl file; give a name that ends so")
+    made = DebatesPlan(config, protocol, tuple(questions), tuple(players), tuple(models), Path())
+    return replace(made, out=seats.out or Path("debates") / f"{_file_name(made, name, origin)}.jsonl")
+
+
+def _seats(given: Sequence[str], agents: int) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for one in given:
+        number, equals, model = one.partition("=")
+        if not equals or not number.strip().isdecimal() or len(number) > 6 or not model.strip():
+            raise UserError(
+                "seat: is not SEAT=MODEL; give the seat's number, from 0, and a model, such as 0=gpt-x@https://…/v1"
+            )
+        seat = int(number)
+        if seat >= agents:
+            raise UserError(f"seat {seat}: there is none; {agents} agents have the seats 0 to {agents - 1}")
+        if seat in found:
+            raise UserError(f"seat {seat}: is given twice; give it one model")
+        found[seat] = model.strip()
+    return found
+
+
+def _player(where: str, name: str) -> Player:
+    try:
+        return player(name)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+
+
+def _facts(made: DebatesPlan) -> dict[str, Any]:
+    """What decides what is said."""
+    settings = {
+        name: flat(made.config)[name] for name in (*flat(made.config.debate), "style", "stops", "send_temperature", "seed")
+    }
+    seats = [
+        {"model": one.base, "adapter": str(one.adapter) if one.adapter else None, "server": one.url} for one in made.players
+    ]
+    agents = made.protocol.agents
+    return {"seats": seats[:agents], "judge": seats[agents] if len(seats) > agents else None, "settings": settings}
+
+
+def _file_name(made: DebatesPlan, name: str, origin: str) -> str:
+    """The name with a hash of all that decides what is said: other settings go to another file."""
+    facts = json.dumps([_facts(made), origin])
+    return f"{name_of(name).rpartition('-')[0] or 'debate'}-{hashlib.sha256(facts.encode()).hexdigest()[:6]}"
+
+
+async def debate_all(made: DebatesPlan, watch: DebatesWatcher, listener: Listener | None = None) -> list[Debate]:
+    """Play what is not kept yet, and keep it as it ends. Returns all debates there are, in the order of the questions."""
+    transcript = Transcript(made.out, watch.warn)
+    with transcript.begun(_facts(made)) as kept:
+        _check_questions(made, kept)
+        missing = [question for question in made.questions if question.id not in kept]
+        watch.begin([kept[question.id] for question in made.questions if question.id in kept], len(missing))
+        if missing:
+            config = made.config
+            hear = listener.heard if listener else None
+            async with Players(config.engine, config.api, config.seats.seed, watch.say, hear) as players:
+                work = _Debating(made, transcript, watch, players)
+                await work.play(missing, kept)
+    return [kept[question.id] for question in made.questions if question.id in kept]
+
+
+def paid(made: DebatesPlan, debate: Debate) -> float:
+    """What the replies of a debate cost, in dollars; what was asked more than once is not in it."""
+    turns = [turn for turn in (*debate.turns, *filter(None, [debate.verdict])) if turn.used and made.players[turn.agent].url]
+    api = made.config.api
+    return sum(turn.used.prompt * api.price_in + turn.used.sampled * api.price_out for turn in turns if turn.used) / 1e6
+
+
+def _check_questions(made: DebatesPlan, kept: Mapping[str, Debate]) -> None:
+    for question in made.questions:
+        if question.id in kept and kept[question.id].question != question:
+            raise UserError(f"out: {made.out} holds a debate {question.id!r} about another question; give another file")
+
+
+class _Debating:
+    """A sitting under way."""
+
+    def __init__(self, made: DebatesPlan, transcript: Transcript, watch: DebatesWatcher, players: Players) -> None:
+        self._made, self._transcript, self._watch, self._players = made, transcript, watch, players
+        self._local = Took()
+        self._since = time.monotonic()
+        self._begun: dict[str, float] = {}
+
+    async def play(self, missing: Sequence[Question], kept: dict[str, Debate]) -> None:
+        made = self._made
+
+        def done(debate: Debate | None) -> None:
+            if debate:
+                self._transcript.keep(debate, asdict(self._took()))
+                kept[debate.id] = debate
+            begun = self._begun.get(debate.id, self._since) if debate else self._since
+            self._watch.ended(debate, self._took(), time.monotonic() - begun)
+
+        sampler, judge_tokens = await self._sampler(), made.protocol.max_tokens if made.config.seats.judge else 0
+        self._since = time.monotonic()  # loading is not part of it
+        played = await play_all(made.protocol, missing, sampler, judge_tokens=judge_tokens, done=done)
+        self._transcript.took(asdict(self._took()))
+        if played.halted:
+            raise EngineError(f"{played.halted}. What is done is kept in {made.out}, and the same command goes on with it")
+        if played.dropped:
+            first, count = next(iter(played.dropped.values())), len(played.dropped)
+            what = (
+                "the debate was dropped"
+                if len(missing) == 1
+                else f"{count} of {len(missing)} debates were dropped, the first"
+            )
+            raise EngineError(f"{what} because {first}. The same command plays what is missing")
+
+    async def _sampler(self) -> Sampler:
+        """A sampler for every seat; seats of one player share theirs. The model's is first: the key is its server's."""
+        made = self._made
+        of: dict[Player, Sampler] = {}
+        seats: dict[int, Sampler] = {}
+        for seat in sorted(range(len(made.players)), key=lambda seat: (seat not in made.usual, seat)):
+            who = made.players[seat]
+            where = "" if seat in made.usual else "judge" if seat == made.protocol.agents else f"seat {seat}"
+            try:
+                of[who] = of.get(who) or await self._players.sampler(who)
+            except (UserError, EngineError) as error:
+                raise type(error)(f"{where}: {error}" if where else str(error)) from None
+            seats[seat] = _Seat(of[who], where, self, local=who.url is None)
+        return Seats(seats, seats[0])
+
+    def asked(self, ask: Ask) -> None:
+        """An agent is asked, perhaps the first one of its debate."""
+        self._begun.setdefault(ask.debate, time.monotonic())
+
+    def replied(self, ask: Ask, reply: Reply, local: bool) -> None:
+        """An agent has spoken. What servers took is the meter's business."""
+        if local and reply.tokens:
+            prompt, sampled = len(reply.tokens.prompt_T), len(reply.tokens.ids_T)
+            self._local = replace(self._local, prompt=self._local.prompt + prompt, sampled=self._local.sampled + sampled)
+        self._watch.replied(ask, reply, self._took())
+
+    def _took(self) -> Took:
+        spent = self._players.meter.spent
+        prompt, sampled = self._local.prompt + spent.prompt, self._local.sampled + spent.sampled
+        return Took(spent.requests, prompt, sampled, spent.usd, time.monotonic() - self._since)
+
+
+class _Seat:
+    """Who holds a seat: tells of every reply as it comes, and says in errors which seat it is."""
+
+    def __init__(self, sampler: Sampler, where: str, told: _Debating, *, local: bool) -> None:
+        self._sampler, self._where, self._told, self._local = sampler, where, told, local
+
+    async def sample(self, asks: Sequence[Ask]) -> Sequence[Answer]:
+        return await all_of([self._one(ask) for ask in asks])
+
+    async def _one(self, ask: Ask) -> Answer:
+        self._told.asked(ask)
+        try:
+            (answer,) = await answered(self._sampler, [ask])
+        except UserError as error:
+            raise UserError(self._named(error)) from None
+        if isinstance(answer, EngineError):
+            return type(answer)(self._named(answer))
+        self._told.replied(ask, answer, self._local)
+        return answer
+
+    def _named(self, error: Exception) -> str:
+        return f"{self._where}: {error}" if self._where else str(error)
