@@ -31,10 +31,11 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/cpu_products.py
 	$(BIN)/python benchmarks/demo_step.py
 	$(BIN)/python benchmarks/api_concurrency.py
+	$(BIN)/python benchmarks/tinker_latency.py
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,local,math,openai]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,local,math,openai,tinker,web]'
 	touch .venv/ready
 
 clean:

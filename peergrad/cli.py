@@ -23,6 +23,8 @@ from peergrad.learn.advantages import Center, advantages
 from peergrad.reward.rewards import Reward, RewardRules, score
 from peergrad.reward.streams import Unjudged
 from peergrad.reward.tally import Ballots, SelfVotes
+from peergrad.serve_command import ServeConfig
+from peergrad.serve_command import serve as run_server
 from peergrad.settings import changed, from_file, to_toml
 
 app = tyro.extras.SubcommandApp()
@@ -347,6 +349,16 @@ def export(
 
 def _warn(sentence: str) -> None:
     print(f"warning: {visible(sentence)}", file=sys.stderr)
+
+
+@app.command(name="serve")
+def serve(settings: Annotated[ServeConfig, tyro.conf.arg(name="")] = ServeConfig()) -> None:  # noqa: B008 (frozen)
+    """Serve a model to programs that train with the tinker client: the local engine behind its protocol.
+
+    Args:
+        settings: Everything that can be set.
+    """
+    run_server(settings)
 
 
 @app.command(name="version")

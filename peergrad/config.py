@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from peergrad.debate.contract import Order
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
+from peergrad.debate.personas import PERSONAS
 from peergrad.debate.prompts import Wording
 from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.types import Style
@@ -42,11 +43,15 @@ class DebateConfig:
     max_chars_per_field: int = 4000
     """Sequential: longer sections of others are clipped to this many characters."""
 
-    def build(self) -> Parallel | Sequential:
-        """The protocol itself."""
+    def build(self, engine: EngineConfig | None = None) -> Parallel | Sequential:
+        """The protocol itself. What a service is to learn from must be sampled at temperature 1, whatever the persona."""
+        served = engine is not None and engine.engine == "tinker"
         rules = {name: getattr(self, name) for name in ("agents", "max_rounds", "max_tokens", "wording", "order")}
         if self.protocol == "parallel":
-            return Parallel(**rules)
+            at_one = tuple(replace(persona, temperature=1.0) for persona in PERSONAS)
+            return Parallel(**rules, personas=at_one if served else PERSONAS)
+        if served and self.temperature != 1:
+            raise UserError(f"temperature: {self.temperature} can't be trained on with engine tinker; give 1")
         more = {name: getattr(self, name) for name in ("temperature", "history_rounds", "max_chars_per_field")}
         return Sequential(**rules, **more)
 
@@ -101,6 +106,10 @@ class WarmConfig:
 class EngineConfig:
     """Who answers."""
 
+    engine: Literal["local", "tinker"] = "local"
+    """A model in this process, or one of a service that speaks the Tinker protocol (its key is in TINKER_API_KEY)."""
+    base_url: str | None = None
+    """Where the server is, if not the hosted one: of engine tinker, or of an API that speaks OpenAI's protocol (…/v1)."""
     model: str = "smollm2"
     """An alias (smollm2), a hub id, a folder, or a GGUF file; to evaluate also a run, an adapter, or NAME@URL."""
     device: str | None = None
@@ -114,15 +123,13 @@ class EngineConfig:
     max_rows: int = 64
     """How many replies are sampled at the same moment, at most."""
     deadline_s: float = 1800.0
-    """A sampler call that takes longer costs the debates it holds up."""
+    """A sampler call that takes longer costs the debates it holds up; no service is waited for longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApiConfig:
-    """A model behind an API that speaks OpenAI's protocol. Keys come from the environment alone."""
+    """A model behind an API that speaks OpenAI's protocol, at base_url. Keys come from the environment alone."""
 
-    base_url: str | None = None
-    """Where the server is, as in http://localhost:8000/v1; the model is then named as the server knows it."""
     key_env: str = "OPENAI_API_KEY"
     """The environment variable that holds the key; a server of your own may need none."""
     max_concurrent: int = 16
@@ -199,7 +206,7 @@ class TrainConfig:
         within_bounds(self)
         if self.keep.eval_every and not self.held_out.eval_questions:
             raise UserError("eval_questions: 0 leaves nothing to evaluate on, but eval_every asks for it; give at least 1")
-        self.debate.build()
+        self.debate.build(self.engine)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +245,7 @@ class EvalConfig:
         within_bounds(self)
         if self.measure.sample_temperature <= 0 and self.measure.mode != "role-averaged":
             raise UserError("sample_temperature: independent answers need a temperature above 0")
-        self.debate.build()
+        self.debate.build(self.engine)
 
 
 @dataclass(frozen=True, kw_only=True)

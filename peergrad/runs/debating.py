@@ -87,7 +87,7 @@ def plan(config: DebatesConfig, questions: Sequence[Question], name: str, origin
 
     ``name`` is for the file, if none is given, and ``origin`` says where the questions are from: other origins, other files.
     """
-    protocol, seats = config.debate.build(), config.seats
+    protocol, seats = config.debate.build(config.engine), config.seats
     keys_of(config.api)
     named = _seats(seats.seat, protocol.agents)
     left = [seat for seat in range(protocol.agents) if seat not in named]
@@ -95,13 +95,13 @@ def plan(config: DebatesConfig, questions: Sequence[Question], name: str, origin
     if model and not left and len(named) == protocol.agents:
         raise UserError("model: holds no seat, since every seat is given to another; leave it out")
     if left and not model:
-        if config.api.base_url:
+        if config.engine.base_url:
             raise UserError("model: is not set; give the name that the server at base_url knows it by")
         model = WEAK
     players: list[Player] = []
     models: list[str] = []
     for seat in range(protocol.agents):
-        players.append(_player(f"seat {seat}", named[seat]) if seat in named else player(model, config.api.base_url))
+        players.append(_player(f"seat {seat}", named[seat]) if seat in named else player(model, config.engine.base_url))
         models.append(named.get(seat, model))
     if seats.judge is not None:
         if protocol.agents < 2:

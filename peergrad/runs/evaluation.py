@@ -22,7 +22,7 @@ from peergrad.measure.budget import cost, draws
 from peergrad.measure.outcome import Outcome, counted, debate_outcome, direct_outcome, joined, seat_outcome
 from peergrad.measure.result import result
 from peergrad.runs.eval_folder import EvalFolder
-from peergrad.runs.players import Player, Players, player
+from peergrad.runs.players import Player, Players, player, policy_of, weights_of
 from peergrad.settings import flat, from_file, to_toml
 from peergrad.tasks.base import Grader, Task
 from peergrad.tasks.files import fingerprint
@@ -80,14 +80,14 @@ def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = 
     if most > len(questions):
         notes.append(f"there are {len(questions)} questions to ask, not {most}")
     questions = questions[:most]
-    policy, opponent = player(config.engine.model, config.api.base_url), None
+    policy, opponent = policy_of(config.engine), None
     if config.measure.mode == "role-averaged":
         name = config.measure.opponent
         opponent = replace(policy, adapter=None) if name == "base" else player(name)
         if opponent == policy:
             raise UserError(f"opponent: {name} is the model itself; name another, or use mode debate")
     notes += [note] if (note := left_out(task)) else []
-    return EvalPlan(config, config.debate.build(), task, tuple(questions), policy, opponent, tuple(notes))
+    return EvalPlan(config, config.debate.build(config.engine), task, tuple(questions), policy, opponent, tuple(notes))
 
 
 def _to_ask(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
@@ -310,7 +310,7 @@ def _weights(who: Player | None) -> str | None:
     """A hash of a player's adapter, which training may change; base models are taken to stay what they are."""
     if who is None or who.adapter is None:
         return None
-    path = who.adapter / "adapter_model.safetensors"
+    path = weights_of(who.adapter)
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:

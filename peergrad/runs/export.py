@@ -61,6 +61,8 @@ def export(run: Run, to: Path, step: int | None = None) -> Path:
     if taken:
         raise UserError(f"to: {to} is not empty; give a new folder")
     source = run.folder(at)
+    if not (source / "adapter_model.safetensors").exists():
+        raise UserError(f"{source}: its weights are with the service, which gives them out; tinker.json there says where")
     config, facts = from_file(TrainConfig(), run.path / "config.toml"), run.facts
     model = config.engine.model
     card = _CARD.format(

@@ -8,11 +8,11 @@ import json
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from peergrad.config import ApiConfig, EngineConfig, TrainConfig
+from peergrad.config import ApiConfig, EngineConfig, TrainConfig, UpdateConfig
 from peergrad.debate.batch import Batcher
 from peergrad.debate.errors import UserError
 from peergrad.debate.sampler import Sampler
@@ -25,6 +25,11 @@ from peergrad.settings import from_file
 if TYPE_CHECKING:
     from peergrad.engines.local.engine import Local
     from peergrad.engines.openai.engine import Api
+    from peergrad.engines.tinker.engine import Tinker
+
+_SERVED = "tinker.json"
+# Calls of a sampler under way at the same time: a model here does one thing at a time, a service many.
+CALLS = {"local": 1, "tinker": 64}
 
 
 _VARIABLE = re.compile(r"(?!sk_)[A-Za-z_][A-Za-z0-9_]*")
@@ -37,6 +42,11 @@ class Player:
     base: str
     adapter: Path | None = None
     url: str | None = None
+
+
+def policy_of(engine: EngineConfig) -> Player:
+    """Whom the settings name."""
+    return player(engine.model, None if engine.engine == "tinker" else engine.base_url)
 
 
 def player(name: str, url: str | None = None) -> Player:
@@ -60,6 +70,8 @@ def player(name: str, url: str | None = None) -> Player:
         if not found:
             raise UserError(f"model: the run in {path} has no checkpoint yet; train it, or name its base model")
         return Player(_base_of(run), found[1])
+    if run and weights_of(path).name == _SERVED:
+        return Player(_base_of(run), path)
     try:
         config = path / "adapter_config.json"
         if not config.exists():
@@ -72,6 +84,12 @@ def player(name: str, url: str | None = None) -> Player:
     if not isinstance(base, str) or not base:
         raise UserError(f"model: the adapter in {path} does not say what its base model is")
     return Player(base, path)
+
+
+def weights_of(checkpoint: Path) -> Path:
+    """The file that tells one checkpoint's weights from another's: the adapter, or where the service keeps it."""
+    served = checkpoint / _SERVED
+    return served if served.exists() else checkpoint / "adapter_model.safetensors"
 
 
 def run_of(name: str) -> Run | None:
@@ -123,7 +141,7 @@ class Players:
         self._config, self._api, self._seed, self._say, self._hear = config, api, seed, say, hear
         self._keys, self._first = keys_of(api), None
         self.meter = Meter(budget_tokens=api.budget_tokens, budget_usd=api.budget_usd)
-        self._engines: dict[str, Local] = {}
+        self._engines: dict[str, Local | Tinker] = {}
         self._open = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Players:
@@ -141,8 +159,8 @@ class Players:
             self._say(f"loading {who.base}")
             # Not on this thread, which must hear signals.
             engine = self._engines[who.base] = await asyncio.to_thread(self._load, who.base)
-        sampler = engine.base_sampler() if who.adapter is None else await engine.adapted(who.adapter)
-        batcher = Batcher(sampler, max_asks=100_000, max_calls=1, deadline_s=self._config.deadline_s)
+        sampler, calls = await engine.adapted(who.adapter), CALLS[self._config.engine]
+        batcher = Batcher(sampler, max_asks=100_000, max_calls=calls, deadline_s=self._config.deadline_s)
         return await self._open.enter_async_context(batcher)
 
     def _served(self, model: str, url: str) -> Api:
@@ -183,7 +201,9 @@ class Players:
             environ.pop(name, None)
         return "OPENAI_API_KEY", environ
 
-    def _load(self, model: str) -> Local:
+    def _load(self, model: str) -> Local | Tinker:
+        if self._config.engine == "tinker":
+            return tinker_engine(replace(self._config, model=model), UpdateConfig(), self._seed, self._say)
         try:
             from peergrad.engines.local.engine import Local
         except ImportError as error:
@@ -199,3 +219,23 @@ class Players:
             max_rows=config.max_rows,
             say=self._say,
         )
+
+
+def tinker_engine(engine: EngineConfig, update: UpdateConfig, seed: int, say: Callable[[str], None]) -> Tinker:
+    """A policy on a service."""
+    try:
+        from peergrad.engines.tinker.engine import Tinker
+        from peergrad.engines.tinker.rules import TinkerRules
+    except ImportError as error:
+        raise UserError(f"engine: tinker needs {error.name}; pip install 'peergrad[tinker]'") from None
+    if update.alpha != UpdateConfig.alpha:
+        raise UserError(f"alpha: {update.alpha} is not possible with engine tinker; services have {UpdateConfig.alpha:g}")
+    rules = TinkerRules(
+        model=engine.model,
+        base_url=engine.base_url,
+        rank=update.rank,
+        seed=seed,
+        max_grad_norm=update.max_grad_norm,
+        deadline_s=engine.deadline_s,
+    )
+    return Tinker(rules, say)

@@ -22,7 +22,7 @@ from peergrad.learn.trainer import Trainer
 from peergrad.measure.preflight import Gate, Sample, gates
 from peergrad.reward.rewards import score
 from peergrad.runs.evaluation import EvalWatcher
-from peergrad.runs.players import Players, player
+from peergrad.runs.players import Players, policy_of
 from peergrad.runs.training import load_engine, plan
 
 _TRIED = 1  # debates that are trained on, at a learning rate of 0, to see how long it takes
@@ -75,7 +75,7 @@ async def check(
         watch.warn(note)
     asked = [made.task[index] for index in made.order(0)[:questions]]  # what the run would ask first
     api = api or ApiConfig()
-    who = player(config.engine.model, api.base_url)
+    who = policy_of(config.engine)
     trainer = None
     async with Players(config.engine, api, config.keep.seed, watch.say) as players, contextlib.AsyncExitStack() as opened:
         if who.url is None:

@@ -28,6 +28,7 @@ from peergrad.measure.evaluate import debated, direct
 from peergrad.measure.steps import step_metrics
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.loggers import Loggers, open_loggers
+from peergrad.runs.players import CALLS, tinker_engine
 from peergrad.runs.watch import Nobody, Watcher
 from peergrad.settings import flat, from_file, to_toml
 from peergrad.tasks.arithmetic import Arithmetic, teacher
@@ -42,6 +43,7 @@ _FREE = (
     "eval_every",
     "log_to",
     "stop_on_alarm",
+    "base_url",
     "device",
     "threads",
     "kv_gb",
@@ -104,11 +106,15 @@ def plan(config: TrainConfig) -> Plan:
             teach, lessons = teacher(config.keep.seed), [task[index] for index in range(len(task))]
         else:
             raise UserError("warm_from: this task has no teacher of its own; give a transcript file, or warm_steps 0")
-    return Plan(config, config.debate.build(), task, held_out, teach, lessons)
+    return Plan(config, config.debate.build(config.engine), task, held_out, teach, lessons)
 
 
 def load_engine(config: TrainConfig, say: Callable[[str], None] = lambda _: None) -> Trainer:
     """The engine a run trains with. ``say`` hears what takes long, such as a download."""
+    if config.engine.engine == "tinker":
+        return tinker_engine(config.engine, config.update, config.keep.seed, say)
+    if config.engine.base_url is not None:
+        raise UserError("base_url: a model behind an API can debate, but not learn; for a Tinker service give engine tinker")
     try:
         from peergrad.engines.local.engine import Local
         from peergrad.engines.local.lora import LoraRules
@@ -250,7 +256,7 @@ class _Training:
         play = self_play(
             self.plan.protocol,
             self.plan.batch,
-            max_calls=1,
+            max_calls=CALLS[self.config.engine.engine],
             deadline_s=self.config.engine.deadline_s,
             done=self.watch.debate,
         )
@@ -330,7 +336,7 @@ def _facts(made: Plan) -> dict[str, Any]:
 
 def _versions() -> dict[str, str]:
     found: dict[str, str] = {}
-    for name in ("peergrad", "numpy", "torch", "transformers"):
+    for name in ("peergrad", "numpy", "tinker", "torch", "transformers"):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

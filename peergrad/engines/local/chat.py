@@ -14,6 +14,7 @@ import json
 import re
 import secrets
 from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,32 @@ from peergrad.engines.base import decode
 # Stands for a message's words while the template is rendered: private-use characters, which no template looks for.
 _HOLE = "\ue000{}\ue001"
 _HOLES = re.compile("\ue000(\\d+)\ue001")
+
+
+def load_chat(name: str) -> Chat:
+    """The tokenizer of a Hugging Face folder or hub id, and the tokens that end a reply. Needs no torch and no weights."""
+    from transformers import AutoTokenizer
+    from transformers.utils.hub import cached_file
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+        listed = cached_file(name, "generation_config.json", _raise_exceptions_for_missing_entries=False)
+    except Exception as error:  # no such model, files missing or damaged, no network, …: each raises in its own way
+        raise UserError(f"model: transformers can't load the tokenizer of {name!r} ({first_line(error)})") from None
+    return Chat(tokenizer, _listed_ends(Path(listed)) if listed else ())
+
+
+def _listed_ends(path: Path) -> list[int]:
+    try:
+        ends = json.loads(path.read_bytes()).get("eos_token_id")
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"model: {path} can't be read ({error})") from None
+    return [end for end in (ends if isinstance(ends, list) else [ends]) if isinstance(end, int)]
+
+
+def first_line(error: Exception) -> str:
+    """What an exception says, as part of a sentence."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 class Chat:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import itertools
 import json
 import math
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.types import Ask, Tokens
-from peergrad.engines.local.backward import gradient
-from peergrad.engines.local.chat import Chat
+from peergrad.engines.local.backward import Gradient, gradient
+from peergrad.engines.local.chat import Chat, load_chat
 from peergrad.engines.local.forward import Forward
 from peergrad.engines.local.generate import Generator
-from peergrad.engines.local.loading import load, load_tokenizer
+from peergrad.engines.local.loading import load
 from peergrad.engines.local.lora import Lora, LoraRules
 from peergrad.engines.local.memory import FULL, ran_out
 from peergrad.engines.local.sampler import LocalSampler
@@ -30,6 +34,18 @@ from peergrad.learn.losses import LossName, optim_metrics
 from peergrad.learn.trainer import StepStats
 
 BASE = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdamRules:
+    """How a gradient becomes an update; gradients longer than ``max_norm`` are scaled down to it."""
+
+    lr: float
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    max_norm: float = math.inf
 
 
 class Local:
@@ -52,10 +68,19 @@ class Local:
         self.generator = Generator(decoder, kv_bytes=int(kv_gb * 2**30), max_rows=max_rows)
         self.sampling = threading.Lock()
         self._name, self._train_tokens, self._max_grad_norm = name, train_tokens, max_grad_norm
-        self._lora = Lora(decoder, lora or LoraRules(), seed)
-        self._adam = torch.optim.Adam(list(self._lora.weights.values()), betas=(0.9, 0.95), eps=1e-8)
+        self._names = itertools.count(BASE + 1)
+        self._begin(lora or LoraRules(), seed)
+
+    def _begin(self, lora: LoraRules, seed: int) -> None:
+        self._lora = Lora(self.decoder, lora, seed)
+        self._adam = torch.optim.AdamW(list(self._lora.weights.values()), weight_decay=0.0)
         self._training = threading.Lock()
-        self._samplers = BASE
+
+    def beside(self, lora: LoraRules, seed: int) -> Local:
+        """Another policy on the same base model, which is in memory once; they sample in turn and learn apart."""
+        other = copy.copy(self)
+        other._begin(lora, seed)
+        return other
 
     @staticmethod
     def load_model(
@@ -72,8 +97,6 @@ class Local:
         With float16 sampler and trainer agree eight times more closely than with bfloat16, but activations beyond 65,504
         overflow; updates that meet one are skipped.
         """
-        from transformers import GenerationConfig
-
         from peergrad.engines.local.models import resolve
 
         folder = resolve(model, say=say)
@@ -82,11 +105,7 @@ class Local:
             torch.set_num_threads(threads or os.cpu_count() or 1)
         dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
         decoder = load(folder, device, getattr(torch, dtype))
-        ends: list[int] = []
-        if (folder / "generation_config.json").exists():
-            listed = GenerationConfig.from_pretrained(str(folder)).eos_token_id
-            ends = listed if isinstance(listed, list) else [listed]
-        return Local(decoder, Chat(load_tokenizer(folder), ends), name=model, **settings)
+        return Local(decoder, load_chat(str(folder)), name=model, **settings)
 
     async def sampler(self) -> LocalSampler:
         return await asyncio.to_thread(self._sampler)
@@ -98,17 +117,19 @@ class Local:
         with self._training:
             # A name of its own: what one sampler computed is not used by another, so that its answers depend, to the last
             # bit, on its weights and on what it was asked, never on who else was asked before.
-            self._samplers += 1
-            sampler = LocalSampler(self, lora.snapshot(), self._samplers)
-        weakref.finalize(sampler, self.generator.gone.append, self._samplers)
+            name = next(self._names)
+            sampler = LocalSampler(self, lora.snapshot(), name)
+        weakref.finalize(sampler, self.generator.gone.append, name)
         return sampler
 
     def base_sampler(self) -> LocalSampler:
         """The model as it was before any training."""
         return LocalSampler(self, None, BASE)
 
-    async def adapted(self, folder: Path) -> LocalSampler:
-        """The model with the adapter of a checkpoint or of any PEFT folder; what this engine trains is not touched."""
+    async def adapted(self, folder: Path | None) -> LocalSampler:
+        """The model with the adapter of a checkpoint or of any PEFT folder, or with none; nothing trained is touched."""
+        if folder is None:
+            return self.base_sampler()
         return await asyncio.to_thread(lambda: self._sample_with(Lora.saved(self.decoder, folder)))
 
     async def step(self, data: Sequence[Datum], loss: LossName, lr: float) -> StepStats:
@@ -116,30 +137,49 @@ class Local:
 
     def _step(self, data: Sequence[Datum], loss: LossName, lr: float) -> StepStats:
         with self._training:
-            self.generator.release()
-            try:
-                made = gradient(self.decoder, self._lora, data, loss, self._train_tokens)
-            except FULL as error:
-                if not ran_out(error):
-                    raise
-                raise EngineError(
-                    f"out of memory while training on one sequence; shorten it or lower kv_gb ({error})"
-                ) from None
-            norm = math.sqrt(sum(float(grad.double().square().sum()) for grad in made.by_name.values()))
+            made = self._gradient(data, loss)
             new, old, mask = (
                 np.concatenate(column)
                 for column in (made.logprobs, [datum.logprobs_T for datum in data], [datum.mask_T for datum in data])
             )
             metrics = optim_metrics(new, old, mask)
-            if not (math.isfinite(made.loss) and math.isfinite(norm)):
-                return StepStats(made.loss, norm, skipped=True, metrics=metrics)
-            scale = min(1.0, self._max_grad_norm / norm) if norm else 1.0
-            for name, weight in self._lora.weights.items():
-                weight.grad = made.by_name[name].mul_(scale)
-            self._adam.param_groups[0]["lr"] = lr
-            self._adam.step()
-            self._adam.zero_grad()
-            return StepStats(made.loss, norm, metrics=metrics)
+            if not math.isfinite(made.loss):
+                return StepStats(made.loss, length(made.by_name), skipped=True, metrics=metrics)
+            norm = self._apply(made.by_name, AdamRules(lr=lr, max_norm=self._max_grad_norm))
+            return StepStats(made.loss, norm, skipped=not math.isfinite(norm), metrics=metrics)
+
+    def gradient(self, data: Sequence[Datum], loss: LossName) -> Gradient:
+        """Loss and gradient at the weights as they are now, which are not changed."""
+        with self._training:
+            return self._gradient(data, loss)
+
+    def _gradient(self, data: Sequence[Datum], loss: LossName) -> Gradient:
+        self.generator.release()
+        try:
+            return gradient(self.decoder, self._lora, data, loss, self._train_tokens)
+        except FULL as error:
+            if not ran_out(error):
+                raise
+            raise EngineError(f"out of memory while training on one sequence; shorten it or lower kv_gb ({error})") from None
+
+    def apply(self, by_name: Mapping[str, Tensor], rules: AdamRules) -> float:
+        """Update the weights along a gradient, and say how long it was; one that is not finite changes nothing."""
+        with self._training:
+            return self._apply(by_name, rules)
+
+    def _apply(self, by_name: Mapping[str, Tensor], rules: AdamRules) -> float:
+        norm = length(by_name)
+        if not math.isfinite(norm):
+            return norm
+        scale = min(1.0, rules.max_norm / norm) if norm else 1.0
+        for name, weight in self._lora.weights.items():
+            weight.grad = by_name[name].mul(scale)
+        self._adam.param_groups[0].update(
+            lr=rules.lr, betas=(rules.beta1, rules.beta2), eps=rules.eps, weight_decay=rules.weight_decay
+        )
+        self._adam.step()
+        self._adam.zero_grad()
+        return norm
 
     @property
     def context(self) -> int:
@@ -171,10 +211,11 @@ class Local:
         for name, content in files.items():
             (path / name).write_bytes(content)
 
-    async def load(self, path: Path) -> None:
-        await asyncio.to_thread(self._load, path)
+    async def load(self, path: Path, *, optimizer: bool = True) -> None:
+        """Go on from what ``save`` wrote; without ``optimizer``, from its weights alone."""
+        await asyncio.to_thread(self._load, path, optimizer)
 
-    def _load(self, path: Path) -> None:
+    def _load(self, path: Path, optimizer: bool) -> None:
         from safetensors.torch import load_file
 
         missing = [
@@ -184,7 +225,7 @@ class Local:
             raise UserError(f"{path}: is no checkpoint of the local engine ({', '.join(missing)} missing)")
         with self._training:
             self._lora.load(path)
-            moments = load_file(str(path / "optimizer.safetensors"))
+            moments = load_file(str(path / "optimizer.safetensors")) if optimizer else {}
             self._adam.state.clear()
             for name, weight in self._lora.weights.items():
                 if f"step.{name}" in moments:
@@ -195,3 +236,8 @@ class Local:
                     }
             state = json.loads((path / "engine.json").read_text())
             self.seed = state["seed"]
+
+
+def length(by_name: Mapping[str, Tensor]) -> float:
+    """The Euclidean norm of a gradient."""
+    return math.sqrt(sum(float(grad.double().square().sum()) for grad in by_name.values()))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from peergrad.debate.errors import UserError
+from peergrad.engines.local.chat import first_line
 from peergrad.engines.local.decoder import Decoder
 from peergrad.engines.local.foreign import ForeignDecoder
 from peergrad.engines.local.forward import Forward
@@ -26,29 +27,15 @@ def load(folder: Path, device: str, dtype: torch.dtype) -> Forward:
         raise
     except Exception as error:  # no causal model of this type, files missing or damaged, …: each raises in its own way
         raise UserError(
-            f"model: transformers can't load {str(folder)!r} as a causal language model ({_why(error)})"
+            f"model: transformers can't load {str(folder)!r} as a causal language model ({first_line(error)})"
         ) from None
     try:
         model = model.to(device)
     except (RuntimeError, AssertionError) as error:  # no such device, or none of them here
         if ran_out(error):
             raise
-        raise UserError(f"device: {device!r} can't be used ({_why(error)}); give cpu, or leave it out") from None
+        raise UserError(f"device: {device!r} can't be used ({first_line(error)}); give cpu, or leave it out") from None
     return forward(model)
-
-
-def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a Hugging Face folder."""
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(str(folder))
-    except Exception as error:  # as above
-        raise UserError(f"model: transformers can't load the tokenizer of {str(folder)!r} ({_why(error)})") from None
-
-
-def _why(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def forward(model: Any) -> Forward:

@@ -6,20 +6,47 @@ import asyncio
 import hashlib
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from peergrad.debate.errors import EngineError
 from peergrad.debate.sampler import Answer
-from peergrad.debate.types import Ask, Floats, Reply, Tokens
+from peergrad.debate.types import Ask, Floats, Ids, Reply, Tokens
 from peergrad.engines.local.chat import Chat
 from peergrad.engines.local.forward import Adapter
 from peergrad.engines.local.generate import Job
 from peergrad.engines.local.memory import FULL, ran_out
+from peergrad.engines.local.scoring import logprobs
 
 if TYPE_CHECKING:
     from peergrad.engines.local.engine import Local
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Start:
+    """Tokens to go on from, and how: an ask once it is rendered.
+
+    A reply ends with a token of ``ends``, after a text of ``stop``, or after ``max_tokens``. The same ``name`` draws the
+    same random numbers.
+    """
+
+    prompt_T: Ids
+    max_tokens: int
+    temperature: float
+    stop: tuple[str, ...]
+    ends: frozenset[int]
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sampled:
+    """What was sampled after a start, the end or stop included. ``ended``: it was not cut off by its limit."""
+
+    ids: list[int]
+    logprobs: list[float]
+    ended: bool
 
 
 class LocalSampler:
@@ -29,15 +56,25 @@ class LocalSampler:
         self._engine, self._adapter, self._weights = engine, adapter, weights
 
     async def sample(self, asks: Sequence[Ask]) -> Sequence[Answer]:
+        chat = self._engine.chat
+        starts = await asyncio.to_thread(lambda: [_start(ask, chat, self._engine.seed) for ask in asks])
+        made = await self.go_on(starts)
+        return [
+            one if isinstance(one, EngineError) else _reply(start, one, chat)
+            for start, one in zip(starts, made, strict=True)
+        ]
+
+    async def go_on(self, starts: Sequence[Start]) -> list[Sampled | EngineError]:
+        """What comes after each of these tokens."""
         cancelled = threading.Event()
         try:
-            return await asyncio.to_thread(self._sample, asks, cancelled)
+            return await asyncio.to_thread(self._go_on, starts, cancelled)
         finally:
             cancelled.set()  # a thread can't be ended from outside: it looks at this between two tokens
 
-    def _sample(self, asks: Sequence[Ask], cancelled: threading.Event) -> list[Answer]:
+    def _go_on(self, starts: Sequence[Start], cancelled: threading.Event) -> list[Sampled | EngineError]:
         engine = self._engine
-        jobs = [_job(ask, engine.chat, engine.decoder.shape.context, engine.seed) for ask in asks]
+        jobs = [_job(start, engine.chat, engine.decoder.shape.context) for start in starts]
         runnable = [job for job in jobs if isinstance(job, Job)]
         too_long = {id(job) for job in runnable if not engine.generator.fits(len(job.prompt_T) + job.limit)}
         with engine.sampling:
@@ -54,18 +91,36 @@ class LocalSampler:
             if id(job) in too_long
             else EngineError("sampling was cancelled")
             if cancelled.is_set()
-            else _reply(job, engine.chat)
+            else Sampled(job.ids, job.logprobs, job.ids[-1] in job.ends or job.stopped(job.ids))
             for job in jobs
         ]
 
+    async def logprobs(self, ids_T: Ids) -> Floats:
+        """The log-probability of each of these tokens but the first, after those before it, at temperature 1."""
+        return await asyncio.to_thread(self._logprobs, ids_T)
 
-def _job(ask: Ask, chat: Chat, context: int, seed: int) -> Job | EngineError:
-    prompt_T = chat.prompt(ask.messages)
-    room = context - len(prompt_T)
+    def _logprobs(self, ids_T: Ids) -> Floats:
+        with self._engine.sampling:
+            try:
+                return logprobs(self._engine.decoder, self._adapter, ids_T)
+            except FULL as error:
+                if not ran_out(error):
+                    raise
+                raise EngineError(f"out of memory while reading {len(ids_T)} tokens; give fewer ({error})") from None
+
+
+def _start(ask: Ask, chat: Chat, seed: int) -> Start:
+    """An ask's own random numbers are the same whoever else is being sampled."""
+    name = f"{seed}\n{ask.debate}\n{ask.agent}\n{ask.turn}"
+    return Start(chat.prompt(ask.messages), ask.max_tokens, ask.temperature, ask.stop, chat.ends, name)
+
+
+def _job(start: Start, chat: Chat, context: int) -> Job | EngineError:
+    room = context - len(start.prompt_T)
     if room < 1:
-        return EngineError(f"a prompt of {len(prompt_T)} tokens does not fit the model's context of {context}")
-    limit = min(max(1, ask.max_tokens), room)
-    stops = [stop.encode() for stop in ask.stop]
+        return EngineError(f"a prompt of {len(start.prompt_T)} tokens does not fit the model's context of {context}")
+    limit = min(max(1, start.max_tokens), room)
+    stops = [stop.encode() for stop in start.stop]
     longest = max(map(len, stops), default=0)
 
     def stopped(ids: list[int]) -> bool:
@@ -76,17 +131,15 @@ def _job(ask: Ask, chat: Chat, context: int, seed: int) -> Job | EngineError:
         tail = b"".join(chat.piece(id) for id in ids[-longest - 1 :])
         return any(stop in tail for stop in stops)
 
-    return Job(prompt_T, limit, ask.temperature, _uniforms(ask, seed, limit), chat.ends, stopped)
+    return Job(start.prompt_T, limit, start.temperature, _uniforms(start.name, limit), start.ends, stopped)
 
 
-def _reply(job: Job, chat: Chat) -> Reply:
-    text, starts = chat.text(job.ids)
-    ended = job.ids[-1] in job.ends or job.stopped(job.ids)
-    return Reply(text, not ended, Tokens.of(job.prompt_T.tolist(), job.ids, job.logprobs, starts, job.temperature))
+def _reply(start: Start, made: Sampled, chat: Chat) -> Reply:
+    text, starts = chat.text(made.ids)
+    tokens = Tokens.of(start.prompt_T.tolist(), made.ids, made.logprobs, starts, start.temperature)
+    return Reply(text, not made.ended, tokens)
 
 
-def _uniforms(ask: Ask, seed: int, count: int) -> Floats:
-    """The ask's own random numbers, the same whoever else is being sampled."""
-    name = f"{seed}\n{ask.debate}\n{ask.agent}\n{ask.turn}".encode("utf-8", "surrogatepass")
-    key = int.from_bytes(hashlib.blake2b(name, digest_size=16).digest(), "big")
+def _uniforms(name: str, count: int) -> Floats:
+    key = int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest(), "big")
     return np.random.Generator(np.random.Philox(key=key)).random(count, np.float32)

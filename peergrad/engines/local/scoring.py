@@ -1,0 +1,32 @@
+"""How likely given tokens are."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from peergrad.debate.types import Floats, Ids
+from peergrad.engines.local.families import Family
+from peergrad.engines.local.forward import Adapter, Forward
+from peergrad.engines.local.packed import packed_attention
+
+_CHUNK = 2048
+
+
+@torch.no_grad()
+def logprobs(decoder: Forward, adapter: Adapter | None, ids_T: Ids) -> Floats:
+    """The log-probability of each token but the first, after those before it, at temperature 1."""
+    if len(ids_T) < 2:
+        return np.zeros(0, np.float32)
+    ids = torch.from_numpy(ids_T.astype(np.int64)).to(decoder.device)
+    inputs, targets = ids[:-1], ids[1:]
+    decoder.grow_rotations(len(inputs))
+    attend = packed_attention([Family((0,), (len(inputs),), 0)], decoder.device, decoder.shape.windows)
+    positions = torch.arange(len(inputs), device=decoder.device)
+    hidden = decoder.hidden(inputs, positions, attend, adapter)
+    found: list[torch.Tensor] = []
+    for start in range(0, len(inputs), _CHUNK):  # the vocabulary is large: a part of the tokens at a time
+        chunk = slice(start, start + _CHUNK)
+        scores = decoder.logits(hidden[chunk])
+        found.append(scores.gather(1, targets[chunk, None])[:, 0] - scores.logsumexp(-1))
+    return torch.cat(found).float().cpu().numpy()

@@ -1,0 +1,205 @@
+"""The Tinker engine: a policy that a service trains and samples, through the official client.
+
+Nothing heavy is here: the tokenizer, and numbers on their way. See docs/design/tinker-engine.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import tinker
+
+from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.types import Ask, Floats, Tokens
+from peergrad.engines.local.chat import Chat, load_chat
+from peergrad.engines.tinker.line import Line
+from peergrad.engines.tinker.rules import TinkerRules, address, key
+from peergrad.engines.tinker.sampler import TinkerSampler
+from peergrad.learn import losses
+from peergrad.learn.datums import Datum
+from peergrad.learn.losses import LossName
+from peergrad.learn.trainer import StepStats
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+CHECKPOINT = "tinker.json"
+_CONTEXT = 32768  # where a service does not say
+# The bounds of the ratios, as in learn/losses.py: services have defaults of their own.
+_BOUNDS: dict[LossName, dict[str, float | str]] = {
+    "ppo": {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2},
+    "cispo": {"clip_low_threshold": 0.0, "clip_high_threshold": 4.0},
+}
+
+
+class Tinker:
+    """A ``Trainer``: LoRA on a base model of the service. What it learns from must have been sampled at temperature 1."""
+
+    def __init__(self, rules: TinkerRules, say: Callable[[str], None] = lambda _: None) -> None:
+        url = address(rules)
+        secret = key(url)
+        self._rules, self._line = rules, Line(url, secret, rules.deadline_s)
+        self._line.get("healthz")
+        self.context = _context(self._line, rules.model)
+        say(f"getting the tokenizer of {rules.model}")
+        self.chat = _chat(rules.model)
+        os.environ.setdefault("TINKER_TELEMETRY", "0")  # on by default; nobody asked for it here
+        self._service = tinker.ServiceClient(base_url=url, api_key=secret)
+        self._client: tinker.TrainingClient | None = None
+
+    async def sampler(self) -> TinkerSampler:
+        client = await self._training()
+        # The client's own coroutine for this blocks whatever else the event loop has to do.
+        made = await self._line.in_thread("a sampler", client.save_weights_and_get_sampling_client)
+        return self._sample_with(made)
+
+    async def adapted(self, folder: Path | None) -> TinkerSampler:
+        """The model with the weights of a checkpoint, or without any; what this engine trains is not touched."""
+        if folder is None:
+            work = self._service.create_sampling_client_async(base_model=self._rules.model)
+            return self._sample_with(await self._line.wait("a sampler of the base model", work))
+        state = _state(folder)
+        client = await self._line.in_thread(
+            f"the checkpoint in {folder}", lambda: self._service.create_training_client_from_state(state)
+        )
+        return self._sample_with(await self._line.in_thread("a sampler", client.save_weights_and_get_sampling_client))
+
+    def _sample_with(self, client: tinker.SamplingClient) -> TinkerSampler:
+        return TinkerSampler(client, self.chat, self._line, context=self.context, seed=self._rules.seed)
+
+    async def step(self, data: Sequence[Datum], loss: LossName, lr: float) -> StepStats:
+        if any((datum.temperatures_T != 1).any() for datum in data):
+            raise UserError(
+                "temperature: the service evaluates a policy at 1 alone, and these debates were sampled at another"
+            )
+        client = await self._training()
+        adam = tinker.AdamParams(learning_rate=lr, beta1=0.9, beta2=0.95, eps=1e-8, grad_clip_norm=self._rules.max_grad_norm)
+        # Both are sent before either is awaited, and so are all parts of a large batch: the service never idles.
+        computed = await client.forward_backward_async([_sent(d, loss) for d in data], loss, _BOUNDS.get(loss))
+        applied = await client.optim_step_async(adam)
+        made, done = await self._line.wait("the update", _both(computed.result_async(), applied.result_async()))
+        return _stats(data, loss, made, done.metrics or {})
+
+    def tokens(self, ask: Ask, text: str) -> Tokens:
+        return self.chat.tokens(ask.messages, text, 1.0)
+
+    async def save(self, path: Path) -> None:
+        """The service keeps the weights and the optimizer's state; here is written where."""
+        client = await self._training()
+        name = f"{path.name.strip('.').removesuffix('.part')}-{secrets.token_hex(4)}"
+        kept = await self._line.wait("the checkpoint", (await client.save_state_async(name)).result_async())
+        note = json.dumps({"path": kept.path, "model": self._rules.model}, indent=2)
+        await asyncio.to_thread(_write, path, note)
+
+    async def load(self, path: Path) -> None:
+        state = _state(path)
+        self._client = await self._line.in_thread(
+            f"the checkpoint {state}", lambda: self._service.create_training_client_from_state_with_optimizer(state)
+        )
+
+    async def _training(self) -> tinker.TrainingClient:
+        """The policy on the service, made when it is first needed: a run that goes on loads another."""
+        if self._client is None:
+            rules = self._rules
+            self._client = await self._line.in_thread(
+                f"a new policy on {rules.model}",
+                lambda: self._service.create_lora_training_client(rules.model, rank=rules.rank, seed=rules.seed),
+            )
+        return self._client
+
+
+async def _both(first: Awaitable[A], second: Awaitable[B]) -> tuple[A, B]:
+    """Both results. If the first failed, that is why the second did."""
+    one, other = await asyncio.gather(first, second, return_exceptions=True)
+    if isinstance(one, BaseException):
+        raise one
+    if isinstance(other, BaseException):
+        raise other
+    return one, other
+
+
+def _context(line: Line, model: str) -> int:
+    """The longest sequence the service takes of this model, which it must have."""
+    offered = line.get("get_server_capabilities").get("supported_models")
+    known = {str(one.get("model_name")): one for one in offered or [] if isinstance(one, dict)}
+    if model not in known:
+        some = ", ".join(sorted(known)[:20])
+        raise UserError(f"model: {line.host} has no {model!r}; it has {some or 'none'}")
+    length = known[model].get("max_context_length")
+    return length if isinstance(length, int) and length > 0 else _CONTEXT
+
+
+def _chat(model: str) -> Chat:
+    """The tokenizer of the model, without its weights."""
+    from peergrad.engines.local.models import MODELS, resolve
+
+    return load_chat(str(resolve(model)) if model in MODELS or model.endswith(".gguf") else model)
+
+
+def _write(folder: Path, note: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CHECKPOINT).write_text(note)
+
+
+def _state(folder: Path) -> str:
+    try:
+        path = json.loads((folder / CHECKPOINT).read_bytes())["path"]
+    except (OSError, ValueError, KeyError, TypeError):
+        path = None
+    if not isinstance(path, str) or not path.startswith("tinker://"):
+        raise UserError(f"{folder}: is no checkpoint of the Tinker engine ({CHECKPOINT} is missing or damaged)")
+    return path
+
+
+def _sent(datum: Datum, loss: LossName) -> tinker.Datum:
+    """A datum as the service takes it. There is no mask: what was not sampled has advantage 0."""
+    columns: dict[str, Floats] = {"advantages": datum.advantages_T * datum.mask_T, "logprobs": datum.logprobs_T}
+    if loss == "cross_entropy":
+        columns = {"weights": datum.advantages_T}
+    inputs = {name: _tensor(column.astype(np.float32), "float32") for name, column in columns.items()}
+    inputs["target_tokens"] = _tensor(datum.targets_T.astype(np.int64), "int64")
+    return tinker.Datum(model_input=tinker.ModelInput.from_ints(datum.inputs_T.tolist()), loss_fn_inputs=inputs)
+
+
+def _tensor(column: np.ndarray, dtype: str) -> tinker.TensorData:
+    return tinker.TensorData(data=column, dtype=dtype, shape=[len(column)])  # type: ignore[arg-type]
+
+
+def _stats(
+    data: Sequence[Datum], loss: LossName, made: tinker.ForwardBackwardOutput, applied: dict[str, float]
+) -> StepStats:
+    """What the update did. The loss is computed here, from the service's log-probabilities: not all services report it."""
+    found = [np.asarray(one["logprobs"].tolist(), np.float32) for one in made.loss_fn_outputs if "logprobs" in one]
+    if [len(one) for one in found] != list(map(len, data)):
+        raise EngineError("the service gave no log-probabilities for what was trained on; it may not be the right version")
+    new, old, advantages, mask = (
+        np.concatenate(column)
+        for column in (
+            found,
+            [d.logprobs_T for d in data],
+            [d.advantages_T for d in data],
+            [d.mask_T for d in data],
+        )
+    )
+    if loss == "cross_entropy":
+        value = losses.cross_entropy(new, advantages).value
+    else:
+        value = {"importance_sampling": losses.importance_sampling, "ppo": losses.ppo, "cispo": losses.cispo}[loss](
+            new, old, advantages, mask
+        ).value
+    skipped = applied.get("skipped", 0.0) > 0
+    if not math.isfinite(value) and not skipped:
+        raise EngineError(
+            "the loss of an update is not finite, and the service does not say that it left the weights alone; "
+            "go on from the last checkpoint with a lower learning rate"
+        )
+    norm = applied.get("grad_norm", math.nan)
+    return StepStats(value, norm, skipped=skipped, metrics=losses.optim_metrics(new, old, mask))

@@ -1,0 +1,62 @@
+"""A snapshot of a policy on the service, which answers asks."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+
+import tinker
+
+from peergrad.debate.errors import EngineError
+from peergrad.debate.sampler import Answer
+from peergrad.debate.types import Ask, Reply, Tokens
+from peergrad.engines.local.chat import Chat
+from peergrad.engines.tinker.line import Line
+
+
+class TinkerSampler:
+    """Answers with the weights as they were when it was made. The service samples its asks side by side."""
+
+    def __init__(self, client: tinker.SamplingClient, chat: Chat, line: Line, *, context: int, seed: int) -> None:
+        self._client, self._chat, self._line, self._context, self._seed = client, chat, line, context, seed
+        # Stops are all texts or all tokens, never both: the ends of a turn are given as the texts they stand for.
+        self._ends = tuple(text for id in sorted(chat.ends) if (text := chat.piece(id).decode("utf-8", "ignore")))
+
+    async def sample(self, asks: Sequence[Ask]) -> Sequence[Answer]:
+        return await asyncio.gather(*map(self._one, asks))
+
+    async def _one(self, ask: Ask) -> Answer:
+        prompt_T = self._chat.prompt(ask.messages)
+        room = self._context - len(prompt_T)
+        if room < 1:
+            return EngineError(f"a prompt of {len(prompt_T)} tokens does not fit the model's context of {self._context}")
+        params = tinker.SamplingParams(
+            max_tokens=min(max(1, ask.max_tokens), room),
+            seed=_seed(ask, self._seed),
+            temperature=ask.temperature,
+            stop=[*ask.stop, *self._ends] if ask.stop else None,
+        )
+        prompt = tinker.ModelInput.from_ints(prompt_T.tolist())
+        try:
+            made = await self._line.wait("a reply", self._client.sample_async(prompt, 1, params))
+        except EngineError as error:
+            return error
+        return _reply(made, prompt_T.tolist(), ask, self._chat)
+
+
+def _reply(made: tinker.SampleResponse, prompt: list[int], ask: Ask, chat: Chat) -> Answer:
+    sequence = made.sequences[0]
+    ids, logprobs = list(sequence.tokens), sequence.logprobs
+    if not ids or logprobs is None or len(logprobs) != len(ids):
+        return EngineError("the service gave a reply without tokens, or without their log-probabilities")
+    text, starts = chat.text(ids)
+    ended = ids[-1] in chat.ends or any(stop in text for stop in ask.stop)
+    truncated = sequence.stop_reason == "length" and not ended
+    return Reply(text, truncated, Tokens.of(prompt, ids, logprobs, starts, ask.temperature))
+
+
+def _seed(ask: Ask, seed: int) -> int:
+    """The ask's own, the same whoever else is being sampled."""
+    name = f"{seed}\n{ask.debate}\n{ask.agent}\n{ask.turn}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big") >> 2

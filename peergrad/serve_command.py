@@ -1,0 +1,116 @@
+"""The command ``peergrad serve``: the local engine behind the protocol of the tinker client."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from peergrad.debate.errors import UserError
+from peergrad.debate.quote import visible
+
+KEY_ENV = "PEERGRAD_SERVE_KEY"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """What is served, and to whom."""
+
+    model: str = "smollm2"
+    """An alias (smollm2), a hub id, a folder, or a GGUF file. Clients name it in the same words."""
+    out: Path = Path("served")
+    """Where checkpoints are kept."""
+    host: str = "127.0.0.1"
+    """The address to listen at. Any other than this machine's own needs a key, in the environment (PEERGRAD_SERVE_KEY)."""
+    port: int = 8000
+    """And its port; 0 takes a free one."""
+    device: str | None = None
+    """Where the model runs, such as cpu or cuda; unset, a GPU if there is one."""
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """Precision of the base model; unset, float32 on a CPU and bfloat16 on a GPU."""
+    threads: int | None = None
+    """CPU threads; unset, one per core."""
+    kv_gb: float = 4.0
+    """Memory for keys and values while sampling, in GiB."""
+    max_rows: int = 64
+    """How many replies are sampled at the same moment, at most."""
+    train_tokens: int = 4096
+    """Tokens of a micro-batch; halved by itself when memory runs out."""
+    max_models: int = 8
+    """How many models may be trained at the same time."""
+    max_samplers: int = 32
+    """How many samplers are kept in memory; those with a name are loaded again when they are asked for."""
+
+
+def serve(config: ServeConfig) -> None:
+    """Serve until stopped."""
+    key, loopback = _key(config.host), _loopback(config.host)
+    bound = _bound(config.host, config.port)
+    try:
+        import uvicorn
+
+        from peergrad.engines.local.engine import Local
+        from peergrad.serve.app import application
+        from peergrad.serve.service import ServeRules, Service
+    except ImportError as error:
+        raise UserError(f"serve: needs {error.name}; pip install 'peergrad[local,tinker,web]'") from None
+
+    _say(f"loading {config.model}")
+    engine = Local.load_model(
+        config.model,
+        device=config.device,
+        dtype=config.dtype,
+        threads=config.threads,
+        kv_gb=config.kv_gb,
+        max_rows=config.max_rows,
+        train_tokens=config.train_tokens,
+        say=_say,
+    )
+    rules = ServeRules(model=config.model, out=config.out, max_models=config.max_models, max_samplers=config.max_samplers)
+    app = application(Service(engine, rules), key, loopback=loopback)
+    port = bound.getsockname()[1]
+    where = f"[{config.host}]" if ":" in config.host else config.host
+    _say(f"serving {config.model} at http://{where}:{port}; Ctrl-C stops")
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=3, lifespan="off"))
+    server.run(sockets=[bound])
+
+
+def _say(sentence: str) -> None:
+    print(visible(sentence), file=sys.stderr, flush=True)
+
+
+def _key(host: str) -> str | None:
+    """The key clients must send. Only this machine may be served without one."""
+    key = os.environ.get(KEY_ENV, "").strip()
+    if key and not re.fullmatch(r"tml-[\x21-\x7e]{4,}", key):
+        raise UserError(f"{KEY_ENV}: holds no key that clients take; it must begin with tml- and have no spaces")
+    if not key and not _loopback(host):
+        raise UserError(f"host: {host} can be reached from elsewhere; put a key that begins with tml- into {KEY_ENV}")
+    return key or None
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """The socket, before anything slow is done."""
+    if not 0 <= port <= 65535:
+        raise UserError(f"port: {port} is not possible; give 0 to 65535")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # Named as TCP, or else asyncio does not turn off the delay of small packets, and each answer takes 40 ms longer.
+        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        raise UserError(f"host: can't listen at {host}, port {port} ({error.strerror or error}); give another") from None
+    return bound

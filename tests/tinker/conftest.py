@@ -1,0 +1,23 @@
+import pytest
+
+from peergrad.engines.tinker import line
+from tests.tinker.processes import Processes, Server
+
+
+@pytest.fixture(scope="session")
+def processes(tmp_path_factory):
+    made = Processes(tmp_path_factory.mktemp("processes"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def server(processes, tmp_path_factory):
+    return Server(processes, tmp_path_factory.mktemp("served"), "--max-models", "64")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """A server that dies is missed after a second, not a quarter of a minute."""
+    monkeypatch.setattr(line, "_PULSE_S", 0.3)
+    monkeypatch.setenv("TINKER_API_KEY", "tml-test")

@@ -1,0 +1,181 @@
+"""Self-play on a service, by the official client: it ends with the same weights whoever dies on the way."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from peergrad.config import EvalConfig, preset
+from peergrad.debate.errors import EngineError
+from peergrad.debate.transcript import read_file
+from peergrad.runs import evaluation
+from peergrad.runs.folder import Progress, Run
+from peergrad.runs.players import run_of
+from peergrad.runs.training import train_run
+from peergrad.settings import changed
+from peergrad.show_result import result_text
+from peergrad.tasks.open import open_questions
+from tests.runs.killing import PARROT, steps_logged
+from tests.tinker.proxy import Proxy, unavailable
+
+SMALL = {"engine": "tinker", "model": str(PARROT), "steps": 3, "batch": 3, "rank": 4, "lr": 3e-3, "warm_debates": 2}
+SMALL |= {"eval_questions": 0, "eval_debates": 0, "deadline_s": 20.0}
+UPDATES = 4  # one of the warm start, three of the self-play
+
+
+def run(out, url, **more):
+    return asyncio.run(train_run(changed(preset("demo"), SMALL | {"out": out, "base_url": url} | more, "test")))
+
+
+def kept(made, server, step=3):
+    """The adapter and the optimizer of a checkpoint, as the server has them."""
+    path = json.loads((made.folder(Progress(step)) / "tinker.json").read_text())["path"]
+    _, _, model, kind, name = path.split("/")
+    return [
+        load_file(str(server.out / model / kind / name / f"{part}.safetensors")) for part in ("adapter_model", "optimizer")
+    ]
+
+
+def same_as(whole, made, server):
+    """The same words were said, the same updates made, each once. How requests meet in a batch may change the last bits."""
+    assert steps_logged(made.path) == [1, 2, 3]
+    for step in (1, 2, 3):
+        name = f"debates/step_{step:06}.jsonl"
+        ours, theirs = (list(read_file(one.path / name)) for one in (made, whole))
+        assert [[t.text for t in d.turns] for d in ours] == [[t.text for t in d.turns] for d in theirs]
+    (ours, moments), (theirs, _) = kept(made, server), kept(whole, server)
+    assert {float(value) for name, value in moments.items() if name.startswith("step.")} == {UPDATES}
+    ours, theirs = (torch.cat([one[name].flatten() for name in sorted(one)]) for one in (ours, theirs))
+    assert (ours - theirs).norm() < 1e-4 * theirs.norm()
+
+
+@pytest.fixture(scope="module")
+def whole(server, tmp_path_factory):
+    return run(tmp_path_factory.mktemp("whole") / "run", server.url)
+
+
+@pytest.fixture
+def proxy(server):
+    made = Proxy(server.url)
+    yield made
+    made.close()
+    if not alive(server):
+        server.start()
+
+
+def alive(server):
+    try:
+        os.kill(server.pid, 0)
+    except ProcessLookupError:
+        return False
+    return "State:\tZ" not in open(f"/proc/{server.pid}/status").read() if sys.platform == "linux" else True
+
+
+def test_three_steps_of_self_play(whole, server):
+    assert steps_logged(whole.path) == [1, 2, 3]
+    first, *_ = [line for line in whole.metrics() if line["phase"] == "train"]
+    for line in whole.metrics():
+        if line["phase"] == "train":  # SPEC 6.7: on-policy the ratio is 1, for every persona
+            assert line["optim/ratio/min"] == pytest.approx(1, abs=1e-4)
+            assert line["optim/ratio/max"] == pytest.approx(1, abs=1e-4)
+    assert first["optim/grad_norm"] > 0
+    debates = list(read_file(whole.path / "debates" / "step_000001.jsonl"))
+    assert {turn.tokens.temperature for debate in debates for turn in debate.turns} == {1.0}
+    assert kept(whole, server)[0].keys()
+    assert whole.facts["versions"]["tinker"]
+
+
+def test_a_frozen_opponent(whole, server, tmp_path):
+    known = {"engine": "tinker", "base_url": server.url, "model": str(whole.path), "mode": "role-averaged", "questions": 1}
+    config = changed(
+        EvalConfig(), known | {"max_tokens": 24, "max_rounds": 2, "wording": "brief", "deadline_s": 20.0}, "test"
+    )
+    made = evaluation.plan(config, open_questions("arithmetic", config.task.rules(0)))
+    assert made.policy.adapter == whole.newest()[1]
+    assert made.opponent.adapter is None
+    assert run_of(str(whole.path)).path == whole.path
+
+    class Watch:
+        say = warn = debate = begin = staticmethod(lambda *_: None)
+
+    found = asyncio.run(evaluation.evaluate(made, tmp_path / "eval", Watch(), result_text))
+    assert found["asked"] == 1
+
+
+def test_the_client_is_killed(whole, server, processes, tmp_path):
+    flags = [part for name, value in SMALL.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    pid, log = processes.begin(
+        "train", "--out", str(tmp_path / "run"), "--base-url", server.url, *flags, TINKER_API_KEY="tml-x"
+    )
+    made, end = Run(tmp_path / "run"), time.monotonic() + 30
+    while Progress(1) not in made.checkpoints():
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    assert processes.wait(pid) == -signal.SIGKILL
+    assert Progress(3) not in made.checkpoints()
+    same_as(whole, run(tmp_path / "run", server.url), server)
+
+
+@pytest.mark.parametrize(
+    ("path", "number", "done"), [("asample", 9, False), ("optim_step", 3, True), ("save_weights", 4, True)]
+)
+def test_the_server_is_killed(whole, server, proxy, tmp_path, path, number, done):
+    """While sampling, training or saving; with ``done`` the server did it and nobody heard of it."""
+
+    async def fault(asked, _, forward):
+        if asked == path and proxy.seen.count(path) == number:
+            if done:
+                made = await forward()
+                assert made.status_code == 200
+                await asyncio.sleep(0.3)
+            server.kill()
+        return await forward()
+
+    proxy.fault = fault
+    begun = time.monotonic()
+    with pytest.raises(EngineError, match=r"the same command goes on|can't be reached|no answer within"):
+        run(tmp_path / "run", proxy.url, deadline_s=6.0)
+    assert time.monotonic() - begun < 15
+    server.start()
+    same_as(whole, run(tmp_path / "run", server.url), server)
+
+
+def test_a_burst_of_errors(whole, server, proxy, tmp_path):
+    """Requests are refused, and answers lost after the work was done: what is sent again is not done again."""
+    lost = set[str]()
+
+    async def fault(asked, _, forward):
+        count = proxy.seen.count(asked)
+        if asked in ("optim_step", "forward_backward", "asample") and count in (3, 4) and f"{asked}{count}" not in lost:
+            lost.add(f"{asked}{count}")
+            if count == 3:
+                await forward()
+            return unavailable()
+        return await forward()
+
+    proxy.fault = fault
+    same_as(whole, run(tmp_path / "run", proxy.url), server)
+    assert len(lost) == 6
+
+
+def test_a_result_that_never_comes(whole, server, proxy, tmp_path):
+    async def fault(asked, request, forward):
+        if asked == "retrieve_future" and request.headers["x-tinker-request-type"] == "OptimStep":
+            await asyncio.sleep(0.2)
+            return unavailable()
+        return await forward()
+
+    proxy.fault = fault
+    begun = time.monotonic()
+    with pytest.raises(EngineError, match=re.escape("the update took longer than 2 s")):
+        run(tmp_path / "run", proxy.url, deadline_s=2.0)
+    assert time.monotonic() - begun < 10
+    same_as(whole, run(tmp_path / "run", server.url), server)

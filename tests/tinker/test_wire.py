@@ -1,0 +1,349 @@
+"""What the official client finds behind ``peergrad serve``, and what others find who send nonsense."""
+
+import asyncio
+import itertools
+import json
+import random
+import secrets
+import subprocess
+import sys
+
+import httpx
+import numpy as np
+import pytest
+import tinker
+import torch
+from safetensors.torch import load_file
+from tinker.proto import tinker_public_pb2 as pb
+
+from peergrad import UserError
+from peergrad.debate.errors import EngineError
+from peergrad.engines.local.engine import Local
+from peergrad.engines.local.lora import LoraRules
+from peergrad.engines.local.sampler import Start
+from peergrad.engines.tinker.engine import Tinker
+from peergrad.engines.tinker.rules import TinkerRules
+from peergrad.learn.datums import Datum
+from peergrad.serve.sampling import Desk
+from peergrad.serve_command import ServeConfig, serve
+from tests.runs.killing import PARROT
+from tests.tinker.processes import ROOT, Server
+
+MODEL = str(PARROT)
+LOSSES = ["importance_sampling", "ppo", "cispo", "cross_entropy"]
+
+
+def engine(url, **more):
+    return Tinker(TinkerRules(model=MODEL, base_url=url, rank=4, deadline_s=30, **more))
+
+
+def datum(length, rng):
+    mask = (rng.random(length) < 0.6).astype(np.float32)
+    mask[-1] = 1
+    ids = rng.integers(0, 480, length + 1).astype(np.int32)
+    advantages, logprobs = mask * rng.normal(0, 1, length), mask * rng.normal(-6, 0.3, length)
+    ones, floats = np.ones(length, np.float32), np.float32
+    return Datum("d", 0, (0,), ids[:-1], ids[1:], logprobs.astype(floats), advantages.astype(floats), mask, ones)
+
+
+def weights(server, path):
+    _, _, run, kind, name = path.split("/")
+    return load_file(str(server.out / run / kind / name / "adapter_model.safetensors"))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_step_through_the_wire_is_the_local_engines(server, loss, tmp_path):
+    rng = np.random.default_rng(3)
+    batches = [[datum(length, rng) for length in (40, 7, 25, 60)] for _ in range(2)]
+    far, here = engine(server.url), Local.load_model(MODEL, threads=1, lora=LoraRules(rank=4, alpha=32.0))
+
+    async def both():
+        for data in batches:
+            there, local = await far.step(data, loss, 1e-2), await here.step(data, loss, 1e-2)
+            terms = float(sum(np.abs(d.advantages_T).sum() for d in data))  # they cancel
+            assert there.loss == pytest.approx(local.loss, abs=1e-5 * terms)
+            assert there.grad_norm == pytest.approx(local.grad_norm, rel=1e-5)
+            assert dict(there.metrics) == pytest.approx(dict(local.metrics), abs=1e-5) or loss == "cross_entropy"
+        await far.save(tmp_path)
+
+    asyncio.run(both())
+    found = weights(server, json.loads((tmp_path / "tinker.json").read_text())["path"])
+    assert found.keys() == here._lora.weights.keys()
+    for name, weight in here._lora.weights.items():
+        assert (found[name] - weight).abs().max() < 1e-5
+    assert max(float(found[name].abs().max()) for name in found if "lora_B" in name) > 1e-3  # it has learned
+
+
+def test_samplers_are_frozen_and_their_logprobs_are_the_trainers(server):
+    service = tinker.ServiceClient(base_url=server.url, api_key="tml-x")
+    client = service.create_lora_training_client(MODEL, rank=4, seed=1)
+    prompt = tinker.ModelInput.from_ints(list(range(20, 40)))
+    params = tinker.SamplingParams(max_tokens=16, seed=5, temperature=1.0)
+    base = service.create_sampling_client(base_model=MODEL)
+    first = client.save_weights_and_get_sampling_client()
+    named = client.save_weights_for_sampler("first").result().path
+    before = first.sample(prompt, 3, params).result()
+    said = before.sequences[0]
+    full = prompt.to_ints() + said.tokens
+    inputs = {
+        "target_tokens": full[1:],
+        "logprobs": [0.0] * 19 + said.logprobs,
+        "advantages": [0.0] * 19 + [1.0] * len(said.tokens),
+    }
+    data = [tinker.Datum(tinker.ModelInput.from_ints(full[:-1]), inputs)]
+    made = client.forward_backward(data, "importance_sampling")
+    client.optim_step(tinker.AdamParams(learning_rate=0.05)).result()
+    trained = made.result().loss_fn_outputs[0]["logprobs"].tolist()[19:]
+    assert trained == pytest.approx(said.logprobs, abs=1e-4)
+    scored = first.compute_logprobs(tinker.ModelInput.from_ints(full)).result()
+    assert scored[0] is None
+    assert scored[20:] == pytest.approx(said.logprobs, abs=1e-4)
+    second = client.save_weights_and_get_sampling_client()
+    for sampler in (first, service.create_sampling_client(model_path=named), base):
+        again = sampler.sample(prompt, 3, params).result()
+        assert [s.tokens for s in again.sequences] == [s.tokens for s in before.sequences]
+    assert [s.tokens for s in second.sample(prompt, 3, params).result().sequences] != [s.tokens for s in before.sequences]
+    assert [
+        c.checkpoint_id
+        for c in tinker.RestClient(base_url=server.url, api_key="tml-x")
+        .list_checkpoints(client.model_id)
+        .result()
+        .checkpoints
+    ] == ["sampler_weights/first"]
+    service.close("success")
+
+
+def test_stops(server):
+    client = tinker.ServiceClient(base_url=server.url, api_key="tml-x").create_sampling_client(base_model=MODEL)
+    prompt = tinker.ModelInput.from_ints(list(range(20, 40)))
+
+    def said(stop, tokens=200):
+        params = tinker.SamplingParams(max_tokens=tokens, seed=2, stop=stop)
+        return client.sample(prompt, 1, params).result().sequences[0]
+
+    free = said([], 40)
+    assert (len(free.tokens), free.stop_reason) == (40, "length")
+    chosen = free.tokens[7]
+    by_id = said([chosen], 40)
+    assert (by_id.tokens, by_id.stop_reason) == (free.tokens[: free.tokens.index(chosen) + 1], "stop")
+    end = 1  # <|im_end|>
+    ended = said(None)
+    assert ended.stop_reason == ("stop" if ended.tokens[-1] == end else "length")
+
+
+def test_requests_are_sampled_together():
+    here, desk = Local.load_model(MODEL, threads=1), Desk()
+    first, second = here.base_sampler(), asyncio.run(here.sampler())
+
+    async def go():
+        starts = [Start(np.arange(20, 30, dtype=np.int32), 5, 1.0, (), frozenset(), str(i)) for i in range(20)]
+        return await asyncio.gather(*(desk.sample((first, second)[i % 2], [start]) for i, start in enumerate(starts)))
+
+    made = asyncio.run(go())
+    assert [len(one.ids) for (one,) in made] == [5] * 20
+    assert desk.batches == 2
+
+
+NO_TORCH = """
+import asyncio, sys
+sys.modules.update(torch=None, peft=None, gguf=None)
+from peergrad.debate.types import Message
+from peergrad.debate.types import Ask
+from peergrad.engines.tinker.engine import Tinker
+from peergrad.engines.tinker.rules import TinkerRules
+engine = Tinker(TinkerRules(model=sys.argv[1], base_url=sys.argv[2], rank=2, deadline_s=20))
+ask = Ask("d", 0, 0, 0, (Message("user", "What is 1 + 1?"),), (), 8)
+async def go():
+    return await (await engine.sampler()).sample([ask])
+print(asyncio.run(go())[0].tokens)
+"""
+
+
+def test_the_client_needs_no_torch(server):
+    done = subprocess.run([sys.executable, "-c", NO_TORCH, MODEL, server.url], capture_output=True, text=True, cwd=ROOT)
+    assert "8 sampled" in done.stdout or "sampled, temperature=1.0" in done.stdout, done.stderr[-2000:]
+
+
+class Raw:
+    """The wire itself."""
+
+    def __init__(self, url):
+        self.client = httpx.Client(base_url=f"{url}/api/v1/", headers={"X-API-Key": "tml-x"}, timeout=30)
+        self.session = self.post("create_session", {}).json()["session_id"]
+        made = self.post(
+            "create_model", {"session_id": self.session, "model_seq_id": 0, "base_model": MODEL, "lora_config": {"rank": 2}}
+        )
+        self.model = self.result(made.json()["request_id"]).json()["model_id"]
+
+    def post(self, path, body):
+        kind = (
+            {"content": body, "headers": {"Content-Type": "application/x-protobuf"}}
+            if isinstance(body, bytes)
+            else {"json": body}
+        )
+        return self.client.post(path, **kind)
+
+    def result(self, id):
+        return self.post("retrieve_future", {"request_id": id})
+
+    def lesson(self, number, weight=1.0, **more):
+        request = pb.ForwardBackwardRequest(model_id=self.model, seq_id=number, loss_fn="cross_entropy", **more)
+        one = request.data.add()
+        one.model_input.add().encoded_text.tokens = np.arange(20, 30, dtype=np.int32).tobytes()
+        for name, dtype, column in (
+            ("target_tokens", pb.DTYPE_INT64, np.arange(21, 31)),
+            ("weights", pb.DTYPE_FLOAT32, np.full(10, weight, np.float32)),
+        ):
+            one.loss_fn_inputs[name].CopyFrom(pb.Tensor(dense=column.tobytes(), dtype=dtype, shape=[10]))
+        return request.SerializeToString()
+
+    def adam(self, number):
+        return {"model_id": self.model, "seq_id": number, "adam_params": {"learning_rate": 0.01}}
+
+    def saved(self, server, number):
+        name = secrets.token_hex(4)
+        made = self.result(
+            self.post("save_weights", {"model_id": self.model, "seq_id": number, "path": name}).json()["request_id"]
+        )
+        assert made.json()["path"] == f"tinker://{self.model}/weights/{name}"
+        folder = server.out / self.model / "weights" / name
+        return load_file(str(folder / "adapter_model.safetensors")), load_file(str(folder / "optimizer.safetensors"))
+
+
+def test_nothing_is_done_twice_and_everything_in_order(server):
+    once, twice = Raw(server.url), Raw(server.url)
+    for body in (once.lesson(1), once.lesson(2, 0.5)):
+        once.post("forward_backward", body)
+    once.post("optim_step", once.adam(3))
+    expected, _ = once.saved(server, 4)
+    ids = [twice.post("forward_backward", twice.lesson(2, 0.5)).json()]  # a later part comes first
+    ids += [twice.post("optim_step", twice.adam(3)).json()]
+    ids += [twice.post("forward_backward", twice.lesson(1)).json() for _ in range(3)]
+    ids += [twice.post("optim_step", twice.adam(3)).json() for _ in range(3)]
+    assert len({one["request_id"] for one in ids}) == 3
+    found, moments = twice.saved(server, 4)
+    for _ in range(2):
+        assert twice.result(ids[1]["request_id"]).json()["metrics"]["skipped"] == 0
+        twice.post("optim_step", twice.adam(3))
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert {float(value) for name, value in moments.items() if name.startswith("step.")} == {1.0}
+    again, _ = twice.saved(server, 5)
+    assert all(torch.equal(found[name], again[name]) for name in found)
+
+
+def test_a_gradient_that_is_not_whole_is_not_applied(server):
+    raw = Raw(server.url)
+    before, _ = raw.saved(server, 1)
+    raw.post("forward_backward", raw.lesson(2))
+    broken = raw.post("forward_backward", raw.lesson(3, loss_fn_config={"beta": 1.0}))
+    update = raw.post("optim_step", raw.adam(4))
+    assert raw.result(broken.json()["request_id"]).json()["category"] == "user"
+    assert "no update was made" in raw.result(update.json()["request_id"]).json()["error"]
+    after, _ = raw.saved(server, 5)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    raw.post("forward_backward", raw.lesson(6))
+    assert raw.result(raw.post("optim_step", raw.adam(7)).json()["request_id"]).json()["metrics"]["grad_norm"] > 0
+
+
+NONSENSE = [
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b'"x"',
+    b"\xff\xfe",
+    b"{" * 5000,
+    b'{"session_id": 3, "model_id": [], "request_id": {}}',
+]
+PATHS = ["session_heartbeat", "create_model", "get_info", "optim_step", "save_weights", "load_weights"]
+PATHS += [
+    "save_weights_for_sampler",
+    "weights_info",
+    "create_sampling_session",
+    "asample",
+    "retrieve_future",
+    "forward_backward",
+]
+
+
+def test_nonsense_is_refused(server):
+    raw = Raw(server.url)
+    for path, body in itertools.product(PATHS, NONSENSE):
+        answer = raw.client.post(path, content=body, headers={"Content-Type": "application/json"})
+        assert 400 <= answer.status_code < 500, (path, body, answer.text)
+        assert "Traceback" not in answer.text
+    sampler = raw.post(
+        "create_sampling_session", {"session_id": raw.session, "sampling_session_seq_id": 0, "base_model": MODEL}
+    ).json()["sampling_session_id"]
+    good = {
+        "sampling_session_id": sampler,
+        "seq_id": 0,
+        "prompt": {"chunks": [{"type": "encoded_text", "tokens": [5]}]},
+        "sampling_params": {"max_tokens": 2},
+    }
+    assert raw.post("asample", good).status_code == 200
+    for changes in (
+        {"prompt": {"chunks": [{"type": "encoded_text", "tokens": [512]}]}},
+        {"prompt": {"chunks": [{"type": "encoded_text", "tokens": [-1]}]}},
+        {"prompt": {"chunks": [{"type": "encoded_text", "tokens": [1] * 100_000}]}},
+        {"prompt": {"chunks": []}},
+        {"prompt": {"chunks": [{"type": "image", "data": ""}]}},
+        {"num_samples": 10**9},
+        {"num_samples": -1},
+        {"sampling_params": {"temperature": -1}},
+        {"sampling_params": {"temperature": "hot"}},
+        {"sampling_params": {"max_tokens": 0}},
+        {"sampling_params": {"stop": [""]}},
+        {"sampling_params": {"stop": ["a", 3]}},
+        {"sampling_params": {"stop": [3, "a"]}},
+        {"sampling_params": {"stop": {"a": 1}}},
+        {"sampling_params": {"top_k": 5}},
+        {"seq_id": -4},
+        {"sampling_session_id": "../../etc"},
+    ):
+        answer = raw.post("asample", good | {"seq_id": 1} | changes)
+        assert 400 <= answer.status_code < 500, (changes, answer.text)
+    for path in (
+        "tinker://../../etc/weights/x",
+        "tinker://a/weights/..",
+        "/etc/passwd",
+        "tinker://a/weights/" + "x" * 1000,
+        "tinker://a/weights/\0",
+    ):
+        assert 400 <= raw.post("weights_info", {"tinker_path": path}).status_code < 500
+    rng, body = random.Random(0), raw.lesson(1)
+    for number in range(1, 300):  # cut off, flipped, lengthened: no update comes of any that is not right
+        broken = bytearray(body[: rng.randrange(len(body))] if number % 3 == 0 else body)
+        for _ in range(rng.randrange(1, 6) if broken else 0):
+            broken[rng.randrange(len(broken))] = rng.randrange(256)
+        assert raw.post("forward_backward", bytes(broken)).status_code in (200, 404, 422)
+    assert raw.client.get("healthz").json() == {"status": "ok"}
+    assert raw.post("asample", good | {"seq_id": 2}).status_code == 200
+
+
+def test_who_may_come_in(processes, tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="PEERGRAD_SERVE_KEY"):
+        serve(ServeConfig(model=MODEL, host="0.0.0.0"))
+    monkeypatch.setenv("PEERGRAD_SERVE_KEY", "secret")
+    with pytest.raises(UserError, match="must begin with tml-"):
+        serve(ServeConfig(model=MODEL))
+    with Server(processes, tmp_path, "--max-models", "1", PEERGRAD_SERVE_KEY="tml-right") as server:
+        monkeypatch.setenv("TINKER_API_KEY", "tml-wrong")
+        with pytest.raises(UserError, match=r"TINKER_API_KEY: .* does not accept the key"):
+            engine(server.url)
+        for headers, status in (({}, 401), ({"X-API-Key": "tml-wrong"}, 401), ({"X-API-Key": "tml-right"}, 200)):
+            assert httpx.get(f"{server.url}/api/v1/get_server_capabilities", headers=headers).status_code == status
+        evil = {"X-API-Key": "tml-right", "Host": "evil.example"}
+        assert httpx.get(f"{server.url}/api/v1/get_server_capabilities", headers=evil).status_code == 400
+        monkeypatch.setenv("TINKER_API_KEY", "tml-right")
+        with pytest.raises(UserError, match=r"has no 'Qwen/Other'; it has .*parrot"):
+            Tinker(TinkerRules(model="Qwen/Other", base_url=server.url))
+        first, second = engine(server.url), Tinker(TinkerRules(model=MODEL, base_url=server.url, deadline_s=2))
+        asyncio.run(first.sampler())
+        with pytest.raises(EngineError, match=r"a new policy on .* took longer than 2 s"):  # there is room for one
+            asyncio.run(second.sampler())
+    monkeypatch.delenv("TINKER_API_KEY")
+    with pytest.raises(UserError, match="TINKER_API_KEY: is not set"):
+        Tinker(TinkerRules(model=MODEL, base_url="http://192.0.2.1:1"))
+    with pytest.raises(UserError, match=r"can't be reached .*start the server"):
+        engine("http://127.0.0.1:9")
