@@ -13,6 +13,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -21,15 +22,17 @@ import tinker
 from peergrad.debate.protocols import Parallel
 from peergrad.engines.tinker.engine import Tinker
 from peergrad.engines.tinker.rules import TinkerRules
+from peergrad.engines.tinker.sampler import TinkerSampler
 from peergrad.learn.train import LearnRules, self_play, train
+from peergrad.learn.trainer import StepStats
 from peergrad.tasks.arithmetic import Arithmetic
 from tests.runs.killing import PARROT
 from tests.tinker.processes import Processes, Server
 from tests.tinker.proxy import Proxy, delayed
 
 
-class _Waiting(tinker.TrainingClient):
-    """Awaits each request before the next is sent."""
+class _WaitingClient(tinker.TrainingClient):
+    """Awaits a gradient before the update that uses it is sent."""
 
     async def forward_backward_async(self, *args: object) -> object:
         made = await super().forward_backward_async(*args)
@@ -37,15 +40,28 @@ class _Waiting(tinker.TrainingClient):
         return made
 
 
+class _Waiting(Tinker):
+    """Awaits each request before the next is sent."""
+
+    _one = asyncio.Lock()
+
+    async def step(self, *args: Any) -> StepStats:
+        async with self._one:
+            client = await self._training()
+            client.__class__ = _WaitingClient
+            return await super().step(*args)
+
+    async def sampler(self) -> TinkerSampler:
+        async with self._one:
+            return await super().sampler()
+
+
 async def seconds(url: str, steps: int, *, pipelined: bool) -> float:
     """How long a step takes, the first not counted."""
     protocol = Parallel(max_rounds=2, max_tokens=48, wording="brief")
     protocol = replace(protocol, personas=tuple(replace(one, temperature=1.0) for one in protocol.personas))
     task = Arithmetic(1, count=64)
-    engine = Tinker(TinkerRules(model=str(PARROT), base_url=url, rank=4))
-    client = await engine._training()
-    if not pipelined:
-        client.__class__ = _Waiting
+    engine = (Tinker if pipelined else _Waiting)(TinkerRules(model=str(PARROT), base_url=url, rank=4))
     rules = LearnRules(steps=steps + 1, batch=4, lr=1e-4, center="batch", max_staleness=int(pipelined))
     rollout = self_play(protocol, lambda step: [task[4 * step + i] for i in range(4)], max_calls=64)
     moments: list[float] = []

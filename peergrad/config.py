@@ -278,7 +278,7 @@ class DebatesConfig:
 
     def __post_init__(self) -> None:
         within_bounds(self)
-        self.debate.build()
+        self.debate.build(self.engine)
 
 
 _DEMO = {

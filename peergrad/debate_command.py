@@ -46,8 +46,8 @@ def debate(question: str | None, config: DebatesConfig, as_json: bool) -> None:
 
 
 def settings_of(model: str | None) -> DebatesConfig:
-    """What the settings begin with: of a run or its checkpoint, its debates are the run's own. The small model that answers
-    where none is given rambles, and here: its replies are short.
+    """What the settings begin with: of a run or its checkpoint, debates and engine are the run's own. The small model that
+    answers where none is given rambles, and here: its replies are short.
     """
     base = DebatesConfig()
     if model is None:
@@ -56,7 +56,7 @@ def settings_of(model: str | None) -> DebatesConfig:
     if not run:
         return base
     trained = flat(from_file(TrainConfig(), run.path / "config.toml"))
-    return changed(base, {name: trained[name] for name in flat(DebateConfig())}, "model")
+    return changed(base, {name: trained[name] for name in (*flat(DebateConfig()), "engine", "base_url")}, "model")
 
 
 def _questions(given: str | None, config: DebatesConfig) -> tuple[Sequence[Question], str, str]:

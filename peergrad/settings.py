@@ -19,6 +19,7 @@ T = TypeVar("T")
 _BOUNDS: dict[str, tuple[int, int | None]] = {
     "steps": (1, None),
     "batch": (1, None),
+    "updates": (1, None),
     "max_staleness": (0, None),
     "stop_after_bad": (1, None),
     "questions": (0, None),

@@ -35,12 +35,19 @@ class Bandit:
         self.updates = 0
         self.log = []
         self.poison = False
+        self.order = asyncio.Lock()
 
     async def sampler(self):
-        self.log.append(("sampler", self.updates))
-        return BanditSampler(self, self.logits.copy(), self.updates)
+        async with self.order:
+            self.log.append(("sampler", self.updates))
+            return BanditSampler(self, self.logits.copy(), self.updates)
 
     async def step(self, data, loss, lr):
+        self.log.append(("step asked for", self.updates))
+        async with self.order:
+            return await self._step(data, loss, lr)
+
+    async def _step(self, data, loss, lr):
         self.log.append(("step begins", self.updates))
         await asyncio.sleep(0.02)
         grad, value, all_logprobs = np.zeros_like(self.logits), 0.0, []

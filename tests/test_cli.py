@@ -152,6 +152,7 @@ def test_models_are_listed_and_mistakes_explained(tmp_path):
     assert "\npeergrad: nobody/nothing" in nowhere.stderr
 
 
+@pytest.mark.alone
 def test_scoring_needs_no_torch_and_half_a_second():
     code = (
         "import sys, runpy\n"

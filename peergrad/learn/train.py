@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from peergrad.debate.batch import Batcher
 from peergrad.debate.errors import EngineError
@@ -20,6 +20,7 @@ from peergrad.learn.credit import credit
 from peergrad.learn.datums import Datum, datums
 from peergrad.learn.losses import LossName
 from peergrad.learn.trainer import StepStats, Trainer
+from peergrad.learn.updates import joined, parts
 from peergrad.reward.rewards import RewardRules, Scored, score
 
 
@@ -28,9 +29,11 @@ class LearnRules:
     """How the policy is updated."""
 
     steps: int
-    """Updates to make; each takes one batch of questions."""
+    """Steps to make; each takes one batch of questions."""
     batch: int = 16
     """Questions debated in each of them."""
+    updates: int = 1
+    """Updates made of each batch, which is dealt out to them; above 1 the later ones learn from what older weights said."""
     lr: float = 3e-5
     """Learning rate, at its highest."""
     schedule: Literal["constant", "cosine"] = "constant"
@@ -84,6 +87,7 @@ async def train(trainer: Trainer, rollout: Rollout, rules: LearnRules, *, first:
     """
     sampler = await trainer.sampler()
     ahead: deque[asyncio.Future[Played]] = deque()
+    asked: list[asyncio.Future[Any]] = []
     bad_in_a_row = 0
     try:
         for index in range(first, rules.steps):
@@ -102,7 +106,11 @@ async def train(trainer: Trainer, rollout: Rollout, rules: LearnRules, *, first:
 
             lr = learning_rate(rules, index)
             started = time.monotonic()
-            stats = await trainer.step(data, rules.loss, lr) if data else None
+            # All is asked for before any of it is awaited: a service then never waits for us.
+            updates = [asyncio.ensure_future(trainer.step(part, rules.loss, lr)) for part in parts(data, rules.updates)]
+            fresh = asyncio.ensure_future(trainer.sampler()) if updates else None
+            asked = [*updates, *([fresh] if fresh else [])]
+            stats = joined([await update for update in updates])
             trained_s = time.monotonic() - started
             yield Step(index, lr, played, scored, tuple(map(tuple, centred)), data, stats, trained_s)
 
@@ -113,12 +121,12 @@ async def train(trainer: Trainer, rollout: Rollout, rules: LearnRules, *, first:
                     f"{bad_in_a_row} updates in a row had a loss or gradient that was not finite; the weights are unchanged "
                     "by them. Try a lower learning rate, or the loss 'ppo', which bounds the ratios"
                 )
-            if stats and not stats.skipped:
-                sampler = await trainer.sampler()
+            if fresh:
+                sampler = await fresh
     finally:
-        for task in ahead:
+        for task in (*ahead, *asked):
             task.cancel()
-        await asyncio.gather(*ahead, return_exceptions=True)
+        await asyncio.gather(*ahead, *asked, return_exceptions=True)
 
 
 def learning_rate(rules: LearnRules, step: int) -> float:

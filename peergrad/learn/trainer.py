@@ -24,7 +24,7 @@ class StepStats:
 
 
 class Trainer(typing.Protocol):
-    """Owns weights and updates them."""
+    """Owns weights and updates them. What it is asked for is done in the order of asking, awaited or not."""
 
     async def step(self, data: Sequence[Datum], loss: LossName, lr: float) -> StepStats:
         """One update on all of ``data``."""

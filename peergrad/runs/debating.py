@@ -18,7 +18,7 @@ from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.sampler import Answer, Sampler, Seats, all_of, answered
 from peergrad.debate.types import Ask, Debate, Question, Reply
 from peergrad.runs.kept import Transcript
-from peergrad.runs.players import Player, Players, keys_of, player
+from peergrad.runs.players import Player, Players, keys_of, player, policy_of
 from peergrad.settings import flat
 from peergrad.tasks.lines import name_of
 
@@ -95,14 +95,14 @@ def plan(config: DebatesConfig, questions: Sequence[Question], name: str, origin
     if model and not left and len(named) == protocol.agents:
         raise UserError("model: holds no seat, since every seat is given to another; leave it out")
     if left and not model:
-        if config.engine.base_url:
-            raise UserError("model: is not set; give the name that the server at base_url knows it by")
+        if config.engine.base_url or config.engine.engine == "tinker":
+            raise UserError("model: is not set; give the name that the server knows it by")
         model = WEAK
-    players: list[Player] = []
-    models: list[str] = []
-    for seat in range(protocol.agents):
-        players.append(_player(f"seat {seat}", named[seat]) if seat in named else player(model, config.engine.base_url))
-        models.append(named.get(seat, model))
+    engine = replace(config.engine, model=model)
+    players = [
+        _player(f"seat {seat}", named[seat]) if seat in named else policy_of(engine) for seat in range(protocol.agents)
+    ]
+    models = [named.get(seat, model) for seat in range(protocol.agents)]
     if seats.judge is not None:
         if protocol.agents < 2:
             raise UserError("judge: has nothing to compare where only one agent answers; give agents 2 or more")

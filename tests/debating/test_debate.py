@@ -298,7 +298,7 @@ WRONG = [
     ([], "stdin: is empty"),
     (["?", "--task", "x.txt"], "task: is given beside a question"),
     (["--task", "x.txt"], "task: x.txt can't be read (No such file or directory)"),
-    (["?", "--base-url", "http://127.0.0.1:9/v1"], "model: is not set; give the name that the server at base_url knows"),
+    (["?", "--base-url", "http://127.0.0.1:9/v1"], "model: is not set; give the name that the server knows"),
     (["?", "--agents", "0"], "agents: 0 is not possible"),
     (["?", "--out", "."], "out: . is no .jsonl file"),
     (["?", "--server-keys", "x"], "server_keys: is not HOST=VARIABLE"),

@@ -52,6 +52,7 @@ def smollm2(tmp_path_factory):
     )
 
 
+@pytest.mark.alone
 def test_second_start_is_quick(smollm2):
     said = []
     assert resolve("smollm2", say=said.append) == smollm2[0]

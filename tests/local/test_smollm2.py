@@ -13,6 +13,8 @@ from peergrad.engines.local.engine import Local
 from peergrad.engines.local.models import resolve
 from tests.local.tiny import ask
 
+pytestmark = pytest.mark.alone
+
 TEXTS = ["What is the capital of France?", "Count to ten.", "Name three colours and say why you like them.", "Hi"]
 
 

@@ -10,6 +10,8 @@ import pytest
 from peergrad import EngineError, Parallel, Question
 from peergrad.learn.losses import cispo, cross_entropy, importance_sampling, optim_metrics, ppo
 from peergrad.learn.train import LearnRules, Stopped, due, learning_rate, self_play, train
+from peergrad.learn.trainer import StepStats
+from peergrad.learn.updates import joined, parts
 from tests.bandit import Bandit
 
 RNG = np.random.default_rng(0)
@@ -115,6 +117,29 @@ def test_7_4_sampling_ahead():  # SPEC 7.4
     assert lag == 1
 
 
+def test_7_4_updates_are_queued():  # SPEC 7.4
+    trainer = Bandit(["right", "wrong"], vote_for_right)
+    steps = run(LearnRules(steps=2, lr=0.5, loss="ppo", updates=3), trainer)
+    assert trainer.updates == 6
+    first = [what for what, _ in trainer.log if what != "sampling"][1:11]
+    assert first[: first.index("step ends")].count("step asked for") == 3
+    assert [what for what in first if what != "step asked for"] == ["step begins", "step ends"] * 3 + ["sampler"]
+    # The sampler is of the last update, and every datum is in one of them.
+    assert [version for what, version in trainer.log if what == "sampler"] == [0, 3, 6]
+    for step in steps:
+        dealt = parts(step.data, 3)
+        assert [id(datum) for part in dealt for datum in part] == list(map(id, step.data))
+        assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+        assert step.stats.metrics["optim/ratio/min"] < 1 < step.stats.metrics["optim/ratio/max"]
+    assert parts([], 3) == []
+    assert len(parts(steps[0].data[:2], 3)) == 2
+    metrics = [{"optim/ratio/max": 2.0, "optim/ratio/min": 0.5, "optim/entropy": 1.0}]
+    metrics += [{"optim/ratio/max": 3.0, "optim/ratio/min": 0.7, "optim/entropy": 3.0}]
+    both = joined([StepStats(1.0, 2.0, True, metrics[0]), StepStats(2.0, 1.0, False, metrics[1])])
+    assert both == StepStats(3.0, 2.0, False, {"optim/ratio/max": 3.0, "optim/ratio/min": 0.5, "optim/entropy": 2.0})
+    assert joined([]) is None
+
+
 def test_7_5_guards():  # SPEC 7.5
     trainer = Bandit(["right", "wrong"], vote_for_right)
     trainer.poison = True
@@ -131,7 +156,7 @@ def test_7_5_guards():  # SPEC 7.5
         asyncio.run(go())
     assert [step.stats.skipped for step in seen] == [True] * 3
     assert np.array_equal(trainer.logits, before)
-    assert [what for what, _ in trainer.log].count("sampler") == 1  # nothing was learned, so the sampler is not renewed
+    assert {version for what, version in trainer.log if what == "sampler"} == {0}
     stats = optim_metrics(np.log([0.5, 8.0, 99.0]), np.zeros(3), np.array([1, 1, 0]))
     assert stats["optim/ratio/max"] == pytest.approx(8)
     assert stats["optim/ratio/min"] == pytest.approx(0.5)

@@ -14,6 +14,8 @@ from peergrad.tasks.base import TIMED_OUT
 from peergrad.tasks.pool import Pool
 from tests.tasks.hostile import HOSTILE, below, tried
 
+pytestmark = pytest.mark.alone
+
 MARGIN_S = 10.0  # on a busy machine a worker may have to be started anew; alone, all take at most 0.5 s
 HANGS = "9^{9^{9^{9}}}"
 

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ from peergrad.learn.losses import LossName, optim_metrics
 from peergrad.learn.trainer import StepStats
 
 BASE = 0
+
+A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,7 @@ class Local:
     def _begin(self, lora: LoraRules, seed: int) -> None:
         self._lora = Lora(self.decoder, lora, seed)
         self._adam = torch.optim.AdamW(list(self._lora.weights.values()), weight_decay=0.0)
-        self._training = threading.Lock()
+        self._training, self._order = threading.Lock(), asyncio.Lock()
 
     def beside(self, lora: LoraRules, seed: int) -> Local:
         """Another policy on the same base model, which is in memory once; they sample in turn and learn apart."""
@@ -108,10 +110,12 @@ class Local:
         return Local(decoder, load_chat(str(folder)), name=model, **settings)
 
     async def sampler(self) -> LocalSampler:
-        return await asyncio.to_thread(self._sampler)
+        return await self._in_turn(self._sample_with, self._lora)
 
-    def _sampler(self) -> LocalSampler:
-        return self._sample_with(self._lora)
+    async def _in_turn(self, work: Callable[..., A], *args: Any) -> A:
+        """Something done in a thread, after what was asked for before."""
+        async with self._order:
+            return await asyncio.to_thread(work, *args)
 
     def _sample_with(self, lora: Lora) -> LocalSampler:
         with self._training:
@@ -133,7 +137,7 @@ class Local:
         return await asyncio.to_thread(lambda: self._sample_with(Lora.saved(self.decoder, folder)))
 
     async def step(self, data: Sequence[Datum], loss: LossName, lr: float) -> StepStats:
-        return await asyncio.to_thread(self._step, data, loss, lr)
+        return await self._in_turn(self._step, data, loss, lr)
 
     def _step(self, data: Sequence[Datum], loss: LossName, lr: float) -> StepStats:
         with self._training:
@@ -189,7 +193,7 @@ class Local:
         return self.chat.tokens(ask.messages, text, ask.temperature)
 
     async def save(self, path: Path) -> None:
-        await asyncio.to_thread(self._save, path)
+        await self._in_turn(self._save, path)
 
     def _save(self, path: Path) -> None:
         """A PEFT adapter, the optimizer's state beside it, and what else it takes to go on exactly from here."""
@@ -213,7 +217,7 @@ class Local:
 
     async def load(self, path: Path, *, optimizer: bool = True) -> None:
         """Go on from what ``save`` wrote; without ``optimizer``, from its weights alone."""
-        await asyncio.to_thread(self._load, path, optimizer)
+        await self._in_turn(self._load, path, optimizer)
 
     def _load(self, path: Path, optimizer: bool) -> None:
         from safetensors.torch import load_file
