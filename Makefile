@@ -9,7 +9,7 @@ demo: .venv/ready
 
 # One process per core, then what must have the machine to itself. Waiting threads must not take a core from another process.
 test: .venv/ready
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n auto --dist loadfile -m 'not alone'
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n logical --dist loadfile -m 'not alone'
 	$(BIN)/python -m pytest -m alone
 
 # Against a real server, which it installs into .venv-servers; not part of the tests.

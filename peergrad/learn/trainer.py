@@ -50,3 +50,7 @@ class Trainer(typing.Protocol):
     async def load(self, path: Path) -> None:
         """Go on from what ``save`` wrote."""
         ...
+
+    def forget(self, path: Path) -> None:
+        """What ``save`` wrote there will be removed: let go of what is kept of it elsewhere. Not waited for."""
+        ...

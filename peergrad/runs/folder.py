@@ -243,12 +243,17 @@ class Run:
             if later > at:
                 files.remove(self.path / "checkpoints" / later.name)
 
-    def thin_checkpoints(self, every: int) -> None:
-        """Remove checkpoints no longer needed: all but the first, every so many, and the newest two."""
+    def thin_checkpoints(self, every: int, forget: Callable[[Path], None]) -> None:
+        """Remove checkpoints no longer needed: all but the first, every so many, and the newest two.
+
+        ``forget`` is told of each before.
+        """
         found = self.checkpoints()
         for at in found[1:-2]:
             if at.step == 0 or every == 0 or at.step % every:
-                files.remove(self.path / "checkpoints" / at.name)
+                folder = self.path / "checkpoints" / at.name
+                forget(folder)
+                files.remove(folder)
 
     def _make(self, folder: Path) -> None:
         try:

@@ -296,7 +296,7 @@ class _Training:
     async def _save(self, at: Progress) -> None:
         self.watch.begin("saving", at, 0)
         await self.run.checkpoint(at, self.trainer.save)
-        self.run.thin_checkpoints(self.config.keep.save_every)
+        self.run.thin_checkpoints(self.config.keep.save_every, self.trainer.forget)
         if self.stop():
             raise Stopped(f"stopped after {at.name}, as asked")
 

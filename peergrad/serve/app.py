@@ -150,6 +150,11 @@ def _routes(service: Service) -> list[tuple[str, str, Handler]]:
         ]
         return JSONResponse({"checkpoints": listed})
 
+    async def forget(request: Request) -> Response:
+        parts = request.path_params
+        await service.forget(Field(f"tinker://{parts['model']}/{parts['kind']}/{parts['name']}", "request", "checkpoint"))
+        return Response(status_code=204)
+
     async def create_sampling_session(request: Request) -> Response:
         return JSONResponse({"sampling_session_id": await service.sampler_of(await _fields(request))})
 
@@ -190,6 +195,7 @@ def _routes(service: Service) -> list[tuple[str, str, Handler]]:
         ("POST", "save_weights_for_sampler", promised(service.save_sampler)),
         ("POST", "weights_info", weights_info),
         ("GET", "training_runs/{model}/checkpoints", checkpoints),
+        ("DELETE", "training_runs/{model}/checkpoints/{kind}/{name}", forget),
         ("POST", "create_sampling_session", create_sampling_session),
         ("GET", "samplers/{sampler}", sampler),
         ("POST", "asample", asample),

@@ -223,6 +223,10 @@ class Service:
         """Kind, name and time of every checkpoint of a model."""
         return self.store.all(name(model))
 
+    async def forget(self, path: Field) -> None:
+        """Remove a checkpoint from the disk. Samplers made of it that are in memory stay there."""
+        await asyncio.to_thread(self.store.remove, *saved(path))
+
     # Samplers
 
     def save_sampler(self, request: Field) -> str:

@@ -59,6 +59,10 @@ class Store:
         except (OSError, ValueError, TypeError):
             raise Missing(f"there is no checkpoint tinker://{model}/{kind}/{name}") from None
 
+    def remove(self, model: str, kind: str, name: str) -> None:
+        """Remove a checkpoint. ``Missing``: there is none."""
+        files.remove(self.find(model, kind, name)[0])
+
     def all(self, model: str) -> list[tuple[Kind, str, float]]:
         """Kind, name and time of every checkpoint of a model."""
         return [

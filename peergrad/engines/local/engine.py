@@ -215,6 +215,9 @@ class Local:
         for name, content in files.items():
             (path / name).write_bytes(content)
 
+    def forget(self, path: Path) -> None:
+        """All of a checkpoint is in its folder."""
+
     async def load(self, path: Path, *, optimizer: bool = True) -> None:
         """Go on from what ``save`` wrote; without ``optimizer``, from its weights alone."""
         await self._in_turn(self._load, path, optimizer)

@@ -6,6 +6,7 @@ Nothing heavy is here: the tokenizer, and numbers on their way. See docs/design/
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import os
@@ -54,6 +55,7 @@ class Tinker:
         os.environ.setdefault("TINKER_TELEMETRY", "0")  # on by default; nobody asked for it here
         self._service = tinker.ServiceClient(base_url=url, api_key=secret)
         self._client: tinker.TrainingClient | None = None
+        self._kept: set[str] = set()
 
     async def sampler(self) -> TinkerSampler:
         client = await self._training()
@@ -98,6 +100,16 @@ class Tinker:
         kept = await self._line.wait("the checkpoint", (await client.save_state_async(name)).result_async())
         note = json.dumps({"path": kept.path, "model": self._rules.model}, indent=2)
         await asyncio.to_thread(_write, path, note)
+        self._kept.add(kept.path)
+
+    def forget(self, path: Path) -> None:
+        """The service lets go of a checkpoint that this object had it keep. Others may be needed by a copy of the run."""
+        with contextlib.suppress(UserError):
+            state = _state(path)
+            if state in self._kept:
+                self._kept.remove(state)
+                run, _, name = state.removeprefix("tinker://").partition("/")
+                self._line.delete(f"training_runs/{run}/checkpoints/{name}")
 
     async def load(self, path: Path) -> None:
         state = _state(path)

@@ -56,6 +56,15 @@ class Line:
         except (ValueError, TypeError):
             raise UserError(f"base_url: {self.host} does not speak the Tinker protocol; correct the address") from None
 
+    def delete(self, path: str) -> None:
+        """Have something removed, sooner or later, if the server can: nothing depends on it."""
+
+        def ask() -> None:
+            with contextlib.suppress(httpx.HTTPError):
+                httpx.delete(f"{self.url}/api/v1/{path}", headers=self._headers, timeout=_FIRST_S)
+
+        threading.Thread(target=ask, daemon=True).start()
+
     async def wait(self, what: str, awaited: Awaitable[T]) -> T:
         """What something comes to, within the deadline. ``what`` says what it is in a sentence: 'the update'."""
         begun, task = time.monotonic(), asyncio.ensure_future(awaited)
