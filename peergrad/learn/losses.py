@@ -15,6 +15,10 @@ import numpy.typing as npt
 Array = npt.NDArray[np.floating]
 LossName = Literal["importance_sampling", "ppo", "cispo", "cross_entropy"]
 
+Bounds = tuple[float, float]
+# Between which values a loss holds the ratio of policy to sampler, unless told otherwise.
+RATIO_BOUNDS: dict[LossName, Bounds] = {"ppo": (0.8, 1.2), "cispo": (0.0, 4.0)}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loss:
@@ -31,7 +35,13 @@ def importance_sampling(logprobs_T: Array, sampled_T: Array, advantages_T: Array
 
 
 def ppo(
-    logprobs_T: Array, sampled_T: Array, advantages_T: Array, mask_T: Array, *, low: float = 0.8, high: float = 1.2
+    logprobs_T: Array,
+    sampled_T: Array,
+    advantages_T: Array,
+    mask_T: Array,
+    *,
+    low: float = RATIO_BOUNDS["ppo"][0],
+    high: float = RATIO_BOUNDS["ppo"][1],
 ) -> Loss:
     """``-Σ min(ρ A, clip(ρ, low, high) A)``: no gain, and no gradient, from moving a ratio past its bound."""
     ratios_T = _ratios(logprobs_T, sampled_T, mask_T)
@@ -42,7 +52,13 @@ def ppo(
 
 
 def cispo(
-    logprobs_T: Array, sampled_T: Array, advantages_T: Array, mask_T: Array, *, low: float = 0.0, high: float = 4.0
+    logprobs_T: Array,
+    sampled_T: Array,
+    advantages_T: Array,
+    mask_T: Array,
+    *,
+    low: float = RATIO_BOUNDS["cispo"][0],
+    high: float = RATIO_BOUNDS["cispo"][1],
 ) -> Loss:
     """``-Σ clip(ρ, low, high) A logprobs``, the clipped ratio held constant: all tokens keep a gradient, none a huge one."""
     weights_T = np.clip(_ratios(logprobs_T, sampled_T, mask_T), low, high) * advantages_T * mask_T

@@ -156,11 +156,11 @@ def test_out_of_memory_halves_the_micro_batch(monkeypatch, full):
     whole = gradient(local.decoder, local._lora, DATA, "ppo", 10_000)
     real, sizes = backward._micro_batch, []
 
-    def small(decoder, lora, data, batch, loss):
+    def small(decoder, lora, data, batch, *how):
         sizes.append(sum(len(family.members) for family in batch))
         if sizes[-1] > 2:
             full()
-        return real(decoder, lora, data, batch, loss)
+        return real(decoder, lora, data, batch, *how)
 
     monkeypatch.setattr(backward, "_micro_batch", small)
     again = gradient(local.decoder, local._lora, DATA, "ppo", 10_000)

@@ -22,7 +22,7 @@ from peergrad.engines.local.losses import token_losses
 from peergrad.engines.local.memory import FULL, ran_out
 from peergrad.engines.local.packed import packed_attention
 from peergrad.learn.datums import Datum
-from peergrad.learn.losses import LossName
+from peergrad.learn.losses import Bounds, LossName
 
 _CHUNK = 2048
 
@@ -36,8 +36,18 @@ class Gradient:
     logprobs: list[np.ndarray]
 
 
-def gradient(decoder: Forward, lora: Lora, data: Sequence[Datum], loss: LossName, tokens: int) -> Gradient:
-    """Loss and gradient over all data, in micro-batches of at most ``tokens`` tokens; out of memory halves them."""
+def gradient(
+    decoder: Forward,
+    lora: Lora,
+    data: Sequence[Datum],
+    loss: LossName,
+    tokens: int,
+    bounds: Bounds | None = None,
+) -> Gradient:
+    """Loss and gradient over all data, in micro-batches of at most ``tokens`` tokens; out of memory halves them.
+
+    ``bounds`` are those of the ratios, if they are not to be the usual ones of the loss.
+    """
     total = {name: torch.zeros_like(weight) for name, weight in lora.weights.items()}
     logprobs: list[np.ndarray | None] = [None] * len(data)
     value = 0.0
@@ -46,7 +56,7 @@ def gradient(decoder: Forward, lora: Lora, data: Sequence[Datum], loss: LossName
         batch = waiting.pop(0)
         grads, found = (), {}
         try:
-            part, grads, found = _micro_batch(decoder, lora, data, batch, loss)
+            part, grads, found = _micro_batch(decoder, lora, data, batch, loss, bounds)
         except FULL as error:
             if (len(batch) == 1 and len(batch[0].members) == 1) or not ran_out(error):
                 raise
@@ -66,7 +76,12 @@ def gradient(decoder: Forward, lora: Lora, data: Sequence[Datum], loss: LossName
 
 
 def _micro_batch(
-    decoder: Forward, lora: Lora, data: Sequence[Datum], batch: Sequence[Family], loss: LossName
+    decoder: Forward,
+    lora: Lora,
+    data: Sequence[Datum],
+    batch: Sequence[Family],
+    loss: LossName,
+    bounds: Bounds | None,
 ) -> tuple[float, tuple[Tensor, ...], dict[int, np.ndarray]]:
     device = decoder.device
     # What is packed, in this order: for each family what it shares, then the rest of each member. (datum, from, to)
@@ -110,7 +125,7 @@ def _micro_batch(
             scores = decoder.logits(hidden[chunk]) / temperatures[:, None]
             logprobs = scores.gather(1, targets[:, None])[:, 0] - scores.logsumexp(-1)
         logprobs.requires_grad_()
-        sum_ = token_losses(loss, logprobs, old, advantages).sum()
+        sum_ = token_losses(loss, logprobs, old, advantages, bounds).sum()
         (slope,) = torch.autograd.grad(sum_, logprobs)
         with torch.no_grad():  # d logprob / d scores = one at the target less the probabilities
             scores = torch.softmax(scores, -1).neg_()

@@ -30,7 +30,7 @@ from peergrad.engines.local.lora import Lora, LoraRules
 from peergrad.engines.local.memory import FULL, ran_out
 from peergrad.engines.local.sampler import LocalSampler
 from peergrad.learn.datums import Datum
-from peergrad.learn.losses import LossName, optim_metrics
+from peergrad.learn.losses import Bounds, LossName, optim_metrics
 from peergrad.learn.trainer import StepStats
 
 BASE = 0
@@ -152,15 +152,15 @@ class Local:
             norm = self._apply(made.by_name, AdamRules(lr=lr, max_norm=self._max_grad_norm))
             return StepStats(made.loss, norm, skipped=not math.isfinite(norm), metrics=metrics)
 
-    def gradient(self, data: Sequence[Datum], loss: LossName) -> Gradient:
-        """Loss and gradient at the weights as they are now, which are not changed."""
+    def gradient(self, data: Sequence[Datum], loss: LossName, bounds: Bounds | None = None) -> Gradient:
+        """Loss and gradient at the weights as they are now, which are not changed. ``bounds``: of the loss's ratios."""
         with self._training:
-            return self._gradient(data, loss)
+            return self._gradient(data, loss, bounds)
 
-    def _gradient(self, data: Sequence[Datum], loss: LossName) -> Gradient:
+    def _gradient(self, data: Sequence[Datum], loss: LossName, bounds: Bounds | None = None) -> Gradient:
         self.generator.release()
         try:
-            return gradient(self.decoder, self._lora, data, loss, self._train_tokens)
+            return gradient(self.decoder, self._lora, data, loss, self._train_tokens, bounds)
         except FULL as error:
             if not ran_out(error):
                 raise
