@@ -15,6 +15,7 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
 
 KEY_ENV = "PEERGRAD_SERVE_KEY"
+_BACKLOG = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ class ServeConfig:
 
 def serve(config: ServeConfig) -> None:
     """Serve until stopped."""
-    key, loopback = _key(config.host), _loopback(config.host)
+    key = _key(config.host)
     bound = _bound(config.host, config.port)
     try:
         import uvicorn
@@ -72,11 +73,10 @@ def serve(config: ServeConfig) -> None:
         say=_say,
     )
     rules = ServeRules(model=config.model, out=config.out, max_models=config.max_models, max_samplers=config.max_samplers)
-    app = application(Service(engine, rules), key, loopback=loopback)
-    port = bound.getsockname()[1]
-    where = f"[{config.host}]" if ":" in config.host else config.host
+    where, port = f"[{config.host}]" if ":" in config.host else config.host, bound.getsockname()[1]
+    app = application(Service(engine, rules), key, loopback=where if _loopback(config.host) else None)
     _say(f"serving {config.model} at http://{where}:{port}; Ctrl-C stops")
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=3, lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=3, lifespan="on"))
     server.run(sockets=[bound])
 
 
@@ -111,6 +111,7 @@ def _bound(host: str, port: int) -> socket.socket:
         bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
+        bound.listen(_BACKLOG)  # or another server could still have it, and both would find out once they have a model
     except OSError as error:
         raise UserError(f"host: can't listen at {host}, port {port} ({error.strerror or error}); give another") from None
     return bound

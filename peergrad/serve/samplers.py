@@ -1,50 +1,117 @@
-"""Samplers in memory: those used last. One that is also on disk is loaded again when it is asked for."""
+"""Samplers by their ids, and what is asked of them. Each is of the same weights for ever."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
 
 from peergrad.debate.fields import Field
-from peergrad.engines.local.engine import Local
 from peergrad.engines.local.sampler import LocalSampler
+from peergrad.serve.learning import Learner
+from peergrad.serve.promises import Promises
+from peergrad.serve.refusals import Busy, Missing
+from peergrad.serve.requests import Wish, known, name, saved
+from peergrad.serve.results import Result, sampled
+from peergrad.serve.sampling import Desk
+from peergrad.serve.sessions import Sessions
 from peergrad.serve.store import Store
-from peergrad.serve.wire import Missing, saved
+from peergrad.serve.weights import Weights
+
+_MOST_WAITING = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """Whose a sampler is and what it is of: the base model, weights in memory alone, or a checkpoint, which has a path."""
+
+    session: str
+    of: Literal["base", "memory", "checkpoint"]
+    path: str | None = None
 
 
 class Samplers:
-    """At most ``most`` sets of weights to sample with, and the base model."""
+    """Those of the sessions that live."""
 
-    def __init__(self, engine: Local, store: Store, most: int) -> None:
-        self.base = engine.base_sampler()
-        self._engine, self._store, self._most = engine, store, most
-        self._held: OrderedDict[str, LocalSampler] = OrderedDict()
-        self._loading: dict[str, asyncio.Task[LocalSampler]] = {}
+    def __init__(self, weights: Weights, store: Store, sessions: Sessions, promises: Promises) -> None:
+        self._weights, self._store, self._sessions, self._promises = weights, store, sessions, promises
+        self._desk = Desk()
+        self._by_id: dict[str, Sampler] = {}
+        self._under_way: dict[str, set[asyncio.Task[None]]] = {}
 
-    def hold(self, key: str, sampler: LocalSampler) -> None:
-        """Keep a sampler; the one not used for longest may have to go."""
-        self._held[key] = sampler
-        while len(self._held) > self._most:
-            self._held.popitem(last=False)
+    def end(self, session: str) -> None:
+        """Let go of a session's samplers, and do no more of what was asked of them."""
+        for id in [id for id, sampler in self._by_id.items() if sampler.session == session]:
+            del self._by_id[id]
+            self._weights.drop(id)
+        for task in self._under_way.pop(session, set()):
+            task.cancel()
 
-    def held(self, key: str) -> LocalSampler:
-        """A sampler that is in memory alone."""
-        if key not in self._held:
-            raise Missing(f"the sampler {key!r} was let go: {self._most} are kept; save one under a name to keep it")
-        self._held.move_to_end(key)
-        return self._held[key]
+    async def keep(self, request: Field, learner: Learner) -> Result:
+        """Keep a policy's weights to sample with: under a name on disk, or in memory as long as its session lives."""
+        kind, path = "save_weights_for_sampler", request.get("path", None)
+        if path.value is not None:
+            where = (learner.id, "sampler_weights", name(path))
+            return Result.json(path=await self._store.save(*where, learner.about, learner.save, overwrite=False), type=kind)
+        id = f"{learner.id}-live-{request['seq_id'].value}"
+        made = await learner.sampler()
+        self._sessions.hear(learner.session)  # it may have ended meanwhile
+        self._weights.hold(id, made)
+        self._by_id[id] = Sampler(learner.session, "memory")
+        return Result.json(sampling_session_id=id, type=kind)
 
-    def drop(self, key: str) -> None:
-        self._held.pop(key, None)
+    async def make(self, request: Field, model: str) -> str:
+        """A sampler of the base model, ``model``, or of weights kept under a name."""
+        session, path = request["session_id"].text(), request.get("model_path", None)
+        self._sessions.hear(session)
+        id = f"{session}-sampler-{request['sampling_session_seq_id'].whole(0)}"
+        if path.value is None:
+            known(request["base_model"], model)
+            self._by_id[id] = Sampler(session, "base")
+            return id
+        if saved(path)[1] != "sampler_weights":
+            path.wrong("is for training; save it with save_weights_for_sampler to sample with it")
+        await self._weights.loaded(path.text())
+        self._sessions.hear(session)  # it may have ended meanwhile
+        self._by_id[id] = Sampler(session, "checkpoint", path.text())
+        return id
 
-    async def loaded(self, path: str) -> LocalSampler:
-        """The sampler of a checkpoint: one object, so that requests for it are sampled together."""
-        if path in self._held:
-            return self.held(path)
-        folder, _ = self._store.find(*saved(Field(path, "request", "model_path")))
-        if path not in self._loading:
-            self._loading[path] = task = asyncio.create_task(self._engine.adapted(folder))
-            task.add_done_callback(lambda _: self._loading.pop(path, None))
-        sampler = await asyncio.shield(self._loading[path])
-        self.hold(path, sampler)
-        return sampler
+    def find(self, id: str) -> Sampler:
+        """A sampler by its id."""
+        if id not in self._by_id:
+            raise Missing(f"there is no sampler {id!r}; its session has ended, or the server was started anew")
+        return self._by_id[id]
+
+    async def sample(self, wanted: Wish) -> tuple[str, list[str]]:
+        """Have something sampled: the ids of the request and of what it will give."""
+        found = self.find(wanted.sampler)
+        self._sessions.hear(found.session)
+        promise = f"{wanted.sampler}.{wanted.number}"
+        ids = [f"{promise}.{index}" for index in range(len(wanted.starts))]
+        if promise in self._promises:
+            return promise, ids
+        if self._promises.waiting >= _MOST_WAITING:
+            raise Busy(f"{_MOST_WAITING} requests are waiting")
+        sampler = await self._loaded(wanted.sampler, found)
+        self._sessions.hear(found.session)  # it may have ended meanwhile
+        if promise not in self._promises:  # the same request may have come a second time meanwhile
+            task = self._promises.start(promise, lambda: self._sample(sampler, wanted))
+            tasks = self._under_way.setdefault(found.session, set())
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        return promise, ids
+
+    async def _loaded(self, id: str, sampler: Sampler) -> LocalSampler:
+        if sampler.path is not None:
+            return await self._weights.loaded(sampler.path)
+        return self._weights.held(id) if sampler.of == "memory" else self._weights.base
+
+    async def _sample(self, sampler: LocalSampler, wanted: Wish) -> Result:
+        prompt_T, scores_T = wanted.starts[0].prompt_T, None
+        if wanted.scored is not None:
+            scores_T = np.zeros(0, np.float32)
+            if wanted.scored:
+                scores_T = (await self._desk.score(sampler, prompt_T))[-wanted.scored :]
+        return sampled(await self._desk.sample(sampler, wanted.starts), prompt_T, scores_T)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections.abc import Awaitable, Callable
@@ -11,7 +12,7 @@ from typing import Literal
 
 from peergrad.debate.errors import UserError
 from peergrad.runs import files
-from peergrad.serve.wire import Missing
+from peergrad.serve.refusals import Missing
 
 Kind = Literal["weights", "sampler_weights"]
 _ABOUT = "serve.json"
@@ -38,17 +39,24 @@ class Store:
     ) -> str:
         """Keep a checkpoint; it has its name only once it is whole. Returns its path."""
         final = self._out / model / kind / name
-        if final.exists() and not overwrite:
-            raise UserError(f"path: there is a checkpoint {name!r} already; give another name, or overwrite")
         temporary = final.with_name(f".{name}.part")
-        try:
+
+        def begin() -> None:
+            if final.exists() and not overwrite:
+                raise UserError(f"path: there is a checkpoint {name!r} already; give another name, or overwrite")
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
-            await write(temporary)
+
+        def end() -> None:
             (temporary / _ABOUT).write_text(json.dumps(asdict(about)))
+            files.publish(temporary, final)
+
+        try:  # a disk may be slow: others are answered meanwhile
+            await asyncio.to_thread(begin)
+            await write(temporary)
+            await asyncio.to_thread(end)
         except OSError as error:
             raise files.cannot_write(final, error) from None
-        files.publish(temporary, final)
         return f"tinker://{model}/{kind}/{name}"
 
     def find(self, model: str, kind: str, name: str) -> tuple[Path, About]:

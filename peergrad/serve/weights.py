@@ -1,0 +1,54 @@
+"""Sets of weights in memory to sample with: those used last. Those of a checkpoint are loaded again when asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+from peergrad.debate.fields import Field
+from peergrad.engines.local.engine import Local
+from peergrad.engines.local.sampler import LocalSampler
+from peergrad.serve.refusals import Missing
+from peergrad.serve.requests import saved
+from peergrad.serve.store import Store
+
+
+class Weights:
+    """At most ``most`` sets of weights, and the base model."""
+
+    def __init__(self, engine: Local, store: Store, most: int) -> None:
+        self.base = engine.base_sampler()
+        self._engine, self._store, self._most = engine, store, most
+        self._held: OrderedDict[str, LocalSampler] = OrderedDict()
+        self._loading: dict[str, asyncio.Task[LocalSampler]] = {}
+
+    def hold(self, key: str, sampler: LocalSampler) -> None:
+        """Keep some weights; those not used for longest may have to go."""
+        self._held[key] = sampler
+        while len(self._held) > self._most:
+            self._held.popitem(last=False)
+
+    def held(self, key: str) -> LocalSampler:
+        """Weights that are in memory alone."""
+        if key not in self._held:
+            raise Missing(f"the sampler {key!r} was let go: {self._most} are kept; save one under a name to keep it")
+        self._held.move_to_end(key)
+        return self._held[key]
+
+    def drop(self, key: str) -> None:
+        self._held.pop(key, None)
+
+    async def loaded(self, path: str) -> LocalSampler:
+        """The weights of a checkpoint: one object, so that requests for it are sampled together."""
+        if path in self._held:
+            return self.held(path)
+        if path not in self._loading:
+            self._loading[path] = task = asyncio.create_task(self._load(path))
+            task.add_done_callback(lambda _: self._loading.pop(path, None))
+        sampler = await asyncio.shield(self._loading[path])
+        self.hold(path, sampler)
+        return sampler
+
+    async def _load(self, path: str) -> LocalSampler:
+        folder, _ = await asyncio.to_thread(self._store.find, *saved(Field(path, "request", "model_path")))
+        return await self._engine.adapted(folder)
