@@ -66,10 +66,10 @@ class Processes:
 class Server:
     """``peergrad serve`` with the parrot, always at the same port."""
 
-    def __init__(self, processes: Processes, out: Path, *args: str, **environ: str) -> None:
-        self._processes, self.out, self._args, self._environ = processes, out, args, environ
+    def __init__(self, processes: Processes, out: Path, *args: str, host: str = "127.0.0.1", **environ: str) -> None:
+        self._processes, self.out, self._args, self._environ = processes, out, ("--host", host, *args), environ
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://{host}:{self.port}"
         self.start()
 
     def start(self) -> None:

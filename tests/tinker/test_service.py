@@ -1,0 +1,341 @@
+"""What one client does, or fails to do, others do not notice. The server runs in this process, with little patience."""
+
+import asyncio
+import contextlib
+import functools
+import time
+
+import httpx
+import pytest
+import torch
+from safetensors.torch import load_file
+from tinker.proto import tinker_public_pb2 as pb
+
+from peergrad import UserError
+from peergrad.engines.local.engine import Local
+from peergrad.runs import files
+from peergrad.serve import learning, promises, service, sessions
+from peergrad.serve.app import application
+from peergrad.serve.promises import Promises
+from peergrad.serve.refusals import Gone
+from peergrad.serve.results import Result
+from peergrad.serve.service import ServeRules, Service
+from peergrad.serve_command import ServeConfig, _bound, serve
+from tests.runs.killing import PARROT
+from tests.tinker.messages import PROTOBUF, adam, add, lesson
+
+MODEL = str(PARROT)
+
+
+@functools.cache
+def engine():
+    return Local.load_model(MODEL, threads=1)
+
+
+class Client:
+    """One session."""
+
+    def __init__(self, http, out, session):
+        self.http, self.out, self.id = http, out, session
+
+    async def post(self, path, body):
+        if isinstance(body, bytes):
+            return await self.http.post(path, content=body, headers=PROTOBUF)
+        return await self.http.post(path, json=body)
+
+    async def asked(self, path, body):
+        """The id of a request that is accepted."""
+        answer = await self.post(path, body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["request_id"]
+
+    async def result(self, id):
+        return await self.post("retrieve_future", {"request_id": id})
+
+    async def begin_model(self):
+        body = {"session_id": self.id, "model_seq_id": 0, "base_model": MODEL, "lora_config": {"rank": 2}}
+        return await self.post("create_model", body)
+
+    async def model(self):
+        return (await self.result((await self.begin_model()).json()["request_id"])).json()["model_id"]
+
+    async def base(self):
+        body = {"session_id": self.id, "sampling_session_seq_id": 0, "base_model": MODEL}
+        return (await self.post("create_sampling_session", body)).json()["sampling_session_id"]
+
+    async def live(self, model, number):
+        """A sampler in memory alone."""
+        return await self.asked(
+            "save_weights_for_sampler", {"model_id": model, "seq_id": number, "sampling_session_seq_id": 0}
+        )
+
+    async def sample(self, sampler, tokens, samples=1):
+        prompt = {"chunks": [{"type": "encoded_text", "tokens": [5]}]}
+        body = {"sampling_session_id": sampler, "seq_id": 0, "prompt": prompt, "num_samples": samples}
+        return await self.post("asample", body | {"sampling_params": {"max_tokens": tokens, "stop": []}})
+
+    async def weights(self, model, number):
+        path = {"model_id": model, "seq_id": number, "path": f"at-{number}"}
+        assert "path" in (await self.result(await self.asked("save_weights", path))).json()
+        return load_file(str(self.out / model / "weights" / f"at-{number}" / "adapter_model.safetensors"))
+
+    async def end(self):
+        await self.post(f"sessions/{self.id}/finish", {})
+
+
+@contextlib.asynccontextmanager
+async def served(out, host="127.0.0.1", **rules):
+    """A server, as a function that begins sessions."""
+    app = application(Service(engine(), ServeRules(model=MODEL, out=out, **rules)), None, loopback=host)
+    http = httpx.AsyncClient(
+        transport=httpx.ASGITransport(app),
+        base_url=f"http://{host}:8000/api/v1/",
+        headers={"X-API-Key": "tml-x"},
+        timeout=60,
+    )
+
+    async def begin(**headers):
+        made = await http.post("create_session", json={}, headers=headers)
+        return Client(http, out, made.json()["session_id"])
+
+    async with app.router.lifespan_context(app), http:
+        yield begin
+
+
+@contextlib.asynccontextmanager
+async def answering(within):
+    """The server answers others meanwhile."""
+    worst = 0.0
+
+    async def tick():
+        nonlocal worst
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.01)
+            worst = max(worst, time.monotonic() - before)
+
+    task = asyncio.create_task(tick())
+    await asyncio.sleep(0.02)
+    yield
+    await asyncio.sleep(0.02)
+    task.cancel()
+    assert worst < within
+
+
+def slow(monkeypatch, owner, name, seconds):
+    """Something takes longer than it does here."""
+    real = getattr(owner, name)
+
+    def later(*args):
+        time.sleep(seconds)
+        return real(*args)
+
+    monkeypatch.setattr(owner, name, later)
+
+
+def test_a_session_that_ends_leaves_no_policy(tmp_path, monkeypatch):
+    slow(monkeypatch, Local, "beside", 0.2)
+
+    async def go():
+        async with served(tmp_path, max_models=1) as begin:
+            first, second = await begin(), await begin()
+            made = (await first.begin_model()).json()["request_id"]
+            await first.end()
+            assert "session has ended" in (await first.result(made)).json()["error"]
+            assert (await second.begin_model()).status_code == 429  # it is still being made
+            await asyncio.sleep(0.4)
+            assert await second.model()
+
+    asyncio.run(go())
+
+
+def test_a_session_that_ends_leaves_no_sampler(tmp_path, monkeypatch):
+    async def go():
+        async with served(tmp_path, max_samplers=1) as begin:
+            first, second = await begin(), await begin()
+            models = await first.model(), await second.model()
+            kept = (await second.result(await second.live(models[1], 1))).json()["sampling_session_id"]
+            slow(monkeypatch, Local, "_sample_with", 0.2)
+            await first.live(models[0], 1)
+            await asyncio.sleep(0.1)
+            await first.end()
+            await asyncio.sleep(0.3)
+            assert (await second.sample(kept, 1)).status_code == 200  # there is room for one, and it is this
+
+    asyncio.run(go())
+
+
+def test_a_session_that_ends_leaves_no_work(tmp_path):
+    async def go():
+        async with served(tmp_path) as begin:
+            first, second = await begin(), await begin()
+            model = await first.model()
+            live = (await first.result(await first.live(model, 1))).json()["sampling_session_id"]
+            long = [(await first.sample(sampler, 2000, 32)).json() for sampler in (await first.base(), live)]
+            await asyncio.sleep(0.3)  # one is under way, one waits; each takes many seconds
+            await first.end()
+            begun = time.monotonic()
+            for one in long:
+                assert "session has ended" in (await first.result(one["request_id"])).json()["error"]
+            made = await second.result((await second.sample(await second.base(), 3)).json()["request_id"])
+            assert len(pb.SampleResponse.FromString(made.content).sequences[0].tokens) == 4 * 3
+            assert time.monotonic() - begun < 4
+
+    asyncio.run(go())
+
+
+def test_a_session_nobody_hears_of_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(sessions, "_SILENT_S", 0.5)
+    monkeypatch.setattr(service, "_SWEEP_S", 0.05)
+
+    async def go():
+        async with served(tmp_path) as begin:
+            silent, polling, beating = [await begin() for _ in range(3)]
+            models = [await one.model() for one in (silent, polling, beating)]
+            for _ in range(10):
+                await asyncio.sleep(0.1)
+                await polling.result(f"{models[1]}.0")
+                assert (await beating.post("session_heartbeat", {"session_id": beating.id})).status_code == 200
+            about = [(await beating.post("get_info", {"model_id": model})).status_code for model in models]
+            assert about == [404, 200, 200]
+            # Clients end their heartbeat for 410, and for nothing else.
+            assert (await silent.post("session_heartbeat", {"session_id": silent.id})).status_code == 410
+
+    asyncio.run(go())
+
+
+def test_a_session_is_begun_once_while_it_lives(tmp_path):
+    async def go():
+        async with served(tmp_path) as begin:
+            key = {"X-Idempotency-Key": "k"}
+            first, again = await begin(**key), await begin(**key)
+            assert first.id == again.id
+            await first.end()
+            later = await begin(**key)
+            assert later.id != first.id
+            assert await later.model()
+
+    asyncio.run(go())
+
+
+def test_a_request_that_never_comes(tmp_path, monkeypatch):
+    monkeypatch.setattr(learning, "_MISSED_S", 0.3)
+
+    async def go():
+        async with served(tmp_path) as begin:
+            one = await begin()
+            model = await one.model()
+            before = await one.weights(model, 1)
+            first = await one.asked("forward_backward", lesson(model, 2))
+            assert (await one.post("forward_backward", lesson(model, 3) + b"\xff")).status_code == 422  # and 3 never comes
+            update = await one.asked("optim_step", adam(model, 4))
+            ahead = await one.asked("forward_backward", lesson(model, 6))
+            assert (await one.result(first)).headers["content-type"] == PROTOBUF["Content-Type"]
+            for id in (update, ahead):
+                assert "request 3 did not come" in (await one.result(id)).json()["error"]
+            for number in (3, 5):  # they come after all, and are not done
+                id = await one.asked("forward_backward", lesson(model, number))
+                assert "was not done" in (await one.result(id)).json()["error"]
+            await one.asked("forward_backward", lesson(model, 7))
+            refused = await one.result(await one.asked("optim_step", adam(model, 8)))
+            assert "no update was made, because request 3 did not come" in refused.json()["error"]
+            after = await one.weights(model, 9)
+            assert all(torch.equal(before[name], after[name]) for name in before)
+            await one.asked("forward_backward", lesson(model, 10))
+            assert (await one.result(await one.asked("optim_step", adam(model, 11)))).json()["metrics"]["grad_norm"] > 0
+
+    asyncio.run(go())
+
+
+def test_what_waits_for_its_turn_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(learning, "_AHEAD_BYTES", 700)
+
+    async def go():
+        async with served(tmp_path) as begin:
+            one = await begin()
+            model = await one.model()
+            answers = [await one.post("forward_backward", lesson(model, number)) for number in range(6, 1, -1)]
+            assert [answer.status_code for answer in answers] == [200, 200, 429, 429, 429]
+            for number in (1, 2, 3, 4):  # the one that is awaited always has room
+                await one.result(await one.asked("forward_backward", lesson(model, number)))
+            await one.result(answers[0].json()["request_id"])
+            assert (await one.result(await one.asked("optim_step", adam(model, 7)))).json()["metrics"]["skipped"] == 0
+
+    asyncio.run(go())
+
+
+def test_a_large_request_stops_nobody(tmp_path):
+    async def go():
+        async with served(tmp_path) as begin:
+            one = await begin()
+            model, sampler = await one.model(), await one.base()
+            start = (
+                f'{{"sampling_session_id":"{sampler}","seq_id":1,"sampling_params":{{}},"prompt":{{"chunks":[{{"tokens":['
+            )
+            async with answering(within=1.0):
+                answer = await one.http.post("asample", content=start.encode() + b"1," * 15_000_000 + b"1]}]}}")
+                assert answer.status_code == 413
+            data = pb.ForwardBackwardRequest(model_id=model, seq_id=1, loss_fn="cross_entropy")
+            for _ in range(20_000):
+                add(data)
+            add(data, first=2000)
+            async with answering(within=0.5):
+                refused = await one.result(await one.asked("forward_backward", data.SerializeToString()))
+            assert "data[20000].model_input: has a token outside" in refused.json()["error"]
+
+    asyncio.run(go())
+
+
+def test_a_slow_disk_stops_nobody(tmp_path, monkeypatch):
+    slow(monkeypatch, files, "publish", 0.8)
+
+    async def go():
+        async with served(tmp_path) as begin:
+            one = await begin()
+            model = await one.model()
+            async with answering(within=0.5):
+                assert await one.weights(model, 1)
+
+    asyncio.run(go())
+
+
+def test_results_are_kept_for_a_while(monkeypatch):
+    async def work():
+        return Result(b"x" * 100)
+
+    async def go():
+        kept = Promises()
+        for id in ("a-1", "a-2"):
+            await kept.start(id, work)
+        kept.sweep()
+        assert (await kept.result("a-1", 0)).body == b"x" * 100
+        monkeypatch.setattr(promises, "_KEPT_BYTES", 250)
+        await kept.start("a-3", work)
+        with pytest.raises(Gone):
+            await kept.result("a-1", 0)
+        assert await kept.result("a-2", 0)
+        monkeypatch.setattr(promises, "_KEPT_S", 0.0)
+        await asyncio.sleep(0.01)
+        kept.sweep()
+        with pytest.raises(Gone):
+            await kept.result("a-3", 0)
+
+    asyncio.run(go())
+
+
+def test_two_servers_on_one_port():
+    with _bound("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(UserError, match=f"can't listen at 127.0.0.1, port {port}"):
+            serve(ServeConfig(model="nothing/like-it", port=port))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", "[::2]"])
+def test_the_address_that_was_given_is_ours(tmp_path, host):
+    async def go():
+        async with served(tmp_path, host=host) as begin:
+            one = await begin()
+            assert (await one.http.get("healthz")).status_code == 200
+            assert (await one.http.get("healthz", headers={"Host": "127.0.0.3"})).status_code == 400
+
+    asyncio.run(go())
