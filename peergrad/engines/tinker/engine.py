@@ -13,12 +13,13 @@ import os
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import tinker
 
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.quote import visible
 from peergrad.debate.types import Ask, Floats, Tokens
 from peergrad.engines.local.chat import Chat, load_chat
 from peergrad.engines.tinker.line import Line
@@ -45,7 +46,7 @@ class Tinker:
     """A ``Trainer``: LoRA on a base model of the service. What it learns from must have been sampled at temperature 1."""
 
     def __init__(self, rules: TinkerRules, say: Callable[[str], None] = lambda _: None) -> None:
-        url = address(rules)
+        url = address(rules.base_url)
         secret = key(url)
         self._rules, self._line = rules, Line(url, secret, rules.deadline_s)
         self._line.get("healthz")
@@ -66,8 +67,13 @@ class Tinker:
     async def adapted(self, folder: Path | None) -> TinkerSampler:
         """The model with the weights of a checkpoint, or without any; what this engine trains is not touched."""
         if folder is None:
-            work = self._service.create_sampling_client_async(base_model=self._rules.model)
-            return self._sample_with(await self._line.wait("a sampler of the base model", work))
+            # In a thread, for it may begin the session, and the client does that where it is called.
+            return self._sample_with(
+                await self._line.in_thread(
+                    "a sampler of the base model",
+                    lambda: self._service.create_sampling_client(base_model=self._rules.model),
+                )
+            )
         state = _state(folder)
         client = await self._line.in_thread(
             f"the checkpoint in {folder}", lambda: self._service.create_training_client_from_state(state)
@@ -117,6 +123,10 @@ class Tinker:
             f"the checkpoint {state}", lambda: self._service.create_training_client_from_state_with_optimizer(state)
         )
 
+    async def close(self) -> None:
+        """The service need keep nothing in memory any more."""
+        await self._line.close(lambda: self._service.close("success"))
+
     async def _training(self) -> tinker.TrainingClient:
         """The policy on the service, made when it is first needed: a run that goes on loads another."""
         if self._client is None:
@@ -129,21 +139,24 @@ class Tinker:
 
 
 async def _both(first: Awaitable[A], second: Awaitable[B]) -> tuple[A, B]:
-    """Both results. If the first failed, that is why the second did."""
-    one, other = await asyncio.gather(first, second, return_exceptions=True)
-    if isinstance(one, BaseException):
-        raise one
-    if isinstance(other, BaseException):
-        raise other
-    return one, other
+    """Both results. If the first failed, that is why the second did, or why it never comes."""
+    one, other = asyncio.ensure_future(first), asyncio.ensure_future(second)
+    try:
+        await asyncio.wait({one, other}, return_when=asyncio.FIRST_EXCEPTION)
+        return await one, await other
+    finally:
+        one.cancel()
+        other.cancel()
+        await asyncio.gather(one, other, return_exceptions=True)
 
 
 def _context(line: Line, model: str) -> int:
     """The longest sequence the service takes of this model, which it must have."""
     offered = line.get("get_server_capabilities").get("supported_models")
-    known = {str(one.get("model_name")): one for one in offered or [] if isinstance(one, dict)}
+    listed: list[Any] = offered if isinstance(offered, list) else []
+    known = {str(one.get("model_name")): one for one in listed if isinstance(one, dict)}
     if model not in known:
-        some = ", ".join(sorted(known)[:20])
+        some = visible(", ".join(sorted(known)[:20]))
         raise UserError(f"model: {line.host} has no {model!r}; it has {some or 'none'}")
     length = known[model].get("max_context_length")
     return length if isinstance(length, int) and length > 0 else _CONTEXT
@@ -211,7 +224,7 @@ def _stats(
     if not math.isfinite(value) and not skipped:
         raise EngineError(
             "the loss of an update is not finite, and the service does not say that it left the weights alone; "
-            "go on from the last checkpoint with a lower learning rate"
+            "the same command tries that step again, a new run may have a lower learning rate"
         )
     norm = applied.get("grad_norm", math.nan)
     return StepStats(value, norm, skipped=skipped, metrics=losses.optim_metrics(new, old, mask))
