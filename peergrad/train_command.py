@@ -38,11 +38,8 @@ def _conclude(console: Console, run: Run) -> None:
     path = shlex.quote(visible(str(run.path)))
     last = max((line["step"] for line in metrics), default=0)
     console.print(f"\nreport: {visible(str(page))}\nnext:", markup=False)
-    score, more = (
-        f"peergrad score {path}/debates/step_{last:06}.jsonl",
-        "peergrad train --preset math --task QUESTIONS.jsonl",
-    )
-    for command in (score, _use(run, path), f"peergrad train {more} --dry-run"):
+    score = f"peergrad score {path}/debates/step_{last:06}.jsonl"
+    for command in (score, _use(run, path), "peergrad train --preset math --task QUESTIONS.jsonl --dry-run"):
         console.print(Text(f"  {command}"), soft_wrap=True)
 
 
