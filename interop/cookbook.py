@@ -117,7 +117,7 @@ def run(url: str, loop: str, log: Path, batches: list[int], *more: str, code: in
     )
     said = done.stdout + done.stderr
     assert done.returncode == code, f"exit code {done.returncode}\n{said[-6000:]}"
-    assert code or "Training completed successfully" in said, said[-6000:]
+    assert code or "raining completed successfully" in said, said[-6000:]
     for complaint in ("Traceback", "Failed to delete", "save failed", "Could not fetch", "Renderer mismatch"):
         assert complaint not in said, said[-6000:]
     print(f"{log.name}: {loop} {' '.join(more)}: exit code {code}, {time.monotonic() - started:.0f} s", flush=True)
@@ -171,6 +171,15 @@ def check_supervised(whole: Path, cut: Path, served: Path) -> None:
     assert updates(served, first["state_path"]) == {3}
     assert updates(served, last["state_path"]) == {6}
     print("  updates in the checkpoints: 3 when it died, 6 at the end")
+
+
+def check_dpo(log: Path, served: Path) -> None:
+    metrics = rows(log / "metrics.jsonl")
+    show(metrics, "dpo_loss", "accuracy", "margin")
+    assert abs(metrics[0]["dpo_loss"] - math.log(2)) < 1e-4  # the policy is the reference, to begin with
+    assert metrics[-1]["dpo_loss"] < 0.9 * math.log(2)
+    assert metrics[-1]["accuracy"] > 0.9
+    assert updates(served, rows(log / "checkpoints.jsonl")[-1]["state_path"]) == {len(metrics)}
 
 
 def check_rl(log: Path, served: Path, resumed_at: int) -> None:
@@ -238,10 +247,13 @@ def main() -> None:
                 said = run(url, loop, logs / log, batches[:count])
                 assert "Resumed training from tinker://" in said, said[-6000:]
                 assert "Renderer metadata matches" in said, said[-6000:]
+            run(url, "dpo", logs / "dpo", batches[:4])
             run(url, "rl", logs / "stream", batches[:3], "--mode", "stream", "--loss", "ppo")
             run(url, "rl", logs / "async", batches[:4], "--mode", "async", "--loss", "cispo")
         print("supervised.train")
         check_supervised(logs / "whole", logs / "cut", served)
+        print("preference.train_dpo")
+        check_dpo(logs / "dpo", served)
         print(f"rl.train, resumed at batch {resumed_at}")
         check_rl(logs / "rl", served, resumed_at)
         print("rl.train, streamed minibatches, ppo")

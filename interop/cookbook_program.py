@@ -1,4 +1,4 @@
-"""A program for tinker-cookbook 0.5.8 as anybody might write it: its supervised and its RL loop, on small data of ours.
+"""A program for tinker-cookbook 0.5.8 as anybody might write it: its supervised, DPO and RL loops, on small data of ours.
 
 ``interop/cookbook.py`` runs it in an environment of its own. It knows nothing of peergrad: the server's address and a key
 come from the environment (``TINKER_BASE_URL``, ``TINKER_API_KEY``). The model's name is a folder, because that is where a
@@ -17,11 +17,17 @@ from pathlib import Path
 import chz
 import tinker
 from tinker_cookbook import renderers
+from tinker_cookbook.preference import train_dpo as dpo
 from tinker_cookbook.rl import train as rl
 from tinker_cookbook.rl.types import Action, ActionExtra, Env, EnvGroupBuilder, RLDataset, RLDatasetBuilder, StepResult
 from tinker_cookbook.supervised import train as supervised
 from tinker_cookbook.supervised.data import conversation_to_datum
-from tinker_cookbook.supervised.types import SupervisedDataset, SupervisedDatasetBuilder
+from tinker_cookbook.supervised.types import (
+    ChatDatasetBuilder,
+    ChatDatasetBuilderCommonConfig,
+    SupervisedDataset,
+    SupervisedDatasetBuilder,
+)
 from tinker_cookbook.tokenizer_utils import get_tokenizer
 
 RENDERER = "qwen3_instruct"
@@ -67,6 +73,24 @@ class SumsBuilder(SupervisedDatasetBuilder):
 
     def __call__(self) -> tuple[SupervisedDataset, SupervisedDataset | None]:
         return Sums(self.model, self.batches, self.die_at), Sums(self.model, (1000,), None)
+
+
+class Pairs(Sums):
+    """Each sum answered twice: as it should be, and then as it should not."""
+
+    def get_batch(self, index: int) -> list[tinker.Datum]:
+        rows = sums(8, seed=self._batches[index])
+        both = [(ask, said) for ask, answer in rows for said in (answer, "I do not know.")]
+        said = [[{"role": "user", "content": ask}, {"role": "assistant", "content": answer}] for ask, answer in both]
+        return [conversation_to_datum(one, self._renderer, max_length=256, reduction="none") for one in said]
+
+
+@chz.chz
+class PairsBuilder(ChatDatasetBuilder):
+    batches: tuple[int, ...]
+
+    def __call__(self) -> tuple[SupervisedDataset, SupervisedDataset | None]:
+        return Pairs(self.common_config.model_name_for_tokenizer, self.batches, None), None
 
 
 class Digits(Env):
@@ -135,6 +159,22 @@ def supervised_config(asked: argparse.Namespace) -> supervised.Config:
     )
 
 
+def dpo_config(asked: argparse.Namespace) -> dpo.Config:
+    common = ChatDatasetBuilderCommonConfig(
+        model_name_for_tokenizer=asked.model, renderer_name=RENDERER, max_length=256, batch_size=8
+    )
+    return dpo.Config(
+        log_path=str(asked.log),
+        model_name=asked.model,
+        recipe_name="peergrad-interop",
+        renderer_name=RENDERER,
+        dataset_builder=PairsBuilder(common_config=common, batches=tuple(asked.batches)),
+        learning_rate=1e-3,
+        lr_schedule="constant",
+        lora_rank=8,
+    )
+
+
 def rl_config(asked: argparse.Namespace) -> rl.Config:
     modes = {
         "sync": {},
@@ -163,7 +203,7 @@ def rl_config(asked: argparse.Namespace) -> rl.Config:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("loop", choices=["supervised", "rl"])
+    parser.add_argument("loop", choices=["supervised", "dpo", "rl"])
     parser.add_argument("--model", required=True)
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--batches", type=int, nargs="+", required=True, help="the seed of each batch")
@@ -173,6 +213,8 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.loop == "supervised":
         asyncio.run(supervised.main(supervised_config(asked)))
+    elif asked.loop == "dpo":
+        dpo.main(dpo_config(asked))
     else:
         asyncio.run(rl.main(rl_config(asked)))
 
