@@ -187,7 +187,7 @@ def rl_config(asked: argparse.Namespace) -> rl.Config:
         recipe_name="peergrad-interop",
         renderer_name=RENDERER,
         dataset_builder=DigitsBuilder(model=asked.model, batches=len(asked.batches), die_at=asked.die_at),
-        learning_rate=3e-3,
+        learning_rate=2e-3,
         max_tokens=16,
         lora_rank=8,
         loss_fn=asked.loss,
