@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-servers check bench clean
+.PHONY: demo test test-servers interop-cookbook check bench clean
 
 demo: .venv/ready
 	$(BIN)/peergrad train --preset demo
@@ -15,6 +15,10 @@ test: .venv/ready
 # Against a real server, which it installs into .venv-servers; not part of the tests.
 test-servers: .venv/ready
 	$(BIN)/python -u -m tests.servers.transformers_serve
+
+# tinker-cookbook's own loops against a real `peergrad serve`; it is installed into .venv-cookbook. Not part of the tests.
+interop-cookbook: .venv/ready
+	$(BIN)/python -u -m interop.cookbook
 
 check: .venv/ready
 	$(BIN)/ruff check .
@@ -41,4 +45,4 @@ bench: .venv/ready
 	touch .venv/ready
 
 clean:
-	rm -rf .venv .venv-servers .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-servers .venv-cookbook .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import time
 from collections.abc import Awaitable, Callable
 
 from starlette.applications import Starlette
@@ -17,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import Field
+from peergrad.serve import kept
 from peergrad.serve.promises import Gone
 from peergrad.serve.service import Busy, Service
 from peergrad.serve.wire import PROTOBUF, Missing
@@ -136,25 +136,6 @@ def _routes(service: Service) -> list[tuple[str, str, Handler]]:
         parts = {"train_mlp": about.train_mlp, "train_attn": about.train_attn, "train_unembed": False}
         return JSONResponse({"base_model": about.base_model, "is_lora": True, "lora_rank": about.rank} | parts)
 
-    async def checkpoints(request: Request) -> Response:
-        model = request.path_params["model"]
-        kinds = {"weights": "training", "sampler_weights": "sampler"}
-        listed = [
-            {
-                "checkpoint_id": f"{kind}/{name}",
-                "checkpoint_type": kinds[kind],
-                "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment)),
-                "tinker_path": f"tinker://{model}/{kind}/{name}",
-            }
-            for kind, name, moment in service.checkpoints(Field(model, "request", "model_id"))
-        ]
-        return JSONResponse({"checkpoints": listed})
-
-    async def forget(request: Request) -> Response:
-        parts = request.path_params
-        await service.forget(Field(f"tinker://{parts['model']}/{parts['kind']}/{parts['name']}", "request", "checkpoint"))
-        return Response(status_code=204)
-
     async def create_sampling_session(request: Request) -> Response:
         return JSONResponse({"sampling_session_id": await service.sampler_of(await _fields(request))})
 
@@ -194,8 +175,7 @@ def _routes(service: Service) -> list[tuple[str, str, Handler]]:
         ("POST", "load_weights", promised(service.load)),
         ("POST", "save_weights_for_sampler", promised(service.save_sampler)),
         ("POST", "weights_info", weights_info),
-        ("GET", "training_runs/{model}/checkpoints", checkpoints),
-        ("DELETE", "training_runs/{model}/checkpoints/{kind}/{name}", forget),
+        *kept.routes(service, _fields),
         ("POST", "create_sampling_session", create_sampling_session),
         ("GET", "samplers/{sampler}", sampler),
         ("POST", "asample", asample),

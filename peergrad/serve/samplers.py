@@ -34,6 +34,11 @@ class Samplers:
         self._held.move_to_end(key)
         return self._held[key]
 
+    def inherit(self, key: str, path: str) -> None:
+        """Keep what was loaded from a checkpoint under another key, if it is in memory."""
+        if path in self._held:
+            self.hold(key, self._held[path])
+
     def drop(self, key: str) -> None:
         self._held.pop(key, None)
 

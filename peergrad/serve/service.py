@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import time
 from collections import OrderedDict
@@ -20,7 +21,7 @@ from peergrad.serve.learning import Learner
 from peergrad.serve.promises import Promises
 from peergrad.serve.samplers import Samplers
 from peergrad.serve.sampling import Desk
-from peergrad.serve.store import About, Kind, Store
+from peergrad.serve.store import About, Kept, Store
 from peergrad.serve.wire import Limits, Missing, Result, Wish, adam, lesson, name, sampled, saved, training, wish
 
 ALPHA = 32.0
@@ -28,6 +29,8 @@ _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "c_attn", "que
 _SILENT_S = 300.0  # a session that is not heard of for so long has ended; clients say every ten seconds that they live
 _STALE_S = 30.0  # and if its room is needed, after so long
 _MOST_SESSIONS, _MOST_WAITING = 256, 4096
+_MOST_NOTES = 16_384  # characters
+_LONGEST_S = 10 * 366 * 24 * 3600  # ten years
 
 
 class Busy(Exception):  # noqa: N818
@@ -65,6 +68,7 @@ class Service:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._samplers = Samplers(engine, self.store, rules.max_samplers)
         self._alone = asyncio.Lock()
+        self.store.sweep()
 
     @property
     def context(self) -> int:
@@ -156,7 +160,7 @@ class Service:
         mlp, attention = (lora.get(part, True).flag() for part in ("train_mlp", "train_attn"))
         if not (mlp or attention):
             lora.wrong("train_mlp and train_attn are both false, which leaves nothing to train")
-        return About(self.rules.model, lora.get("rank", 32).whole(1, 1024), mlp, attention)
+        return About(self.rules.model, lora.get("rank", 32).whole(1, 1024), mlp, attention, _notes(request))
 
     def known(self, base: Field) -> None:
         """Refuse another model than the one served."""
@@ -198,7 +202,8 @@ class Service:
 
         async def work(learner: Learner) -> Result:
             as_, over = name(request["path"]), request.get("overwrite", False).flag()
-            path = await self.store.save(learner.id, "weights", as_, learner.about, learner.save, overwrite=over)
+            ttl = self._ttl(request)
+            path = await self.store.save(learner.id, "weights", as_, learner.about, learner.save, overwrite=over, ttl=ttl)
             return Result.json(path=path, type="save_weights")
 
         return self._in_turn(request, work)
@@ -219,13 +224,38 @@ class Service:
         """Where a checkpoint is, and what it is of."""
         return self.store.find(*saved(path))
 
-    def checkpoints(self, model: Field) -> list[tuple[Kind, str, float]]:
-        """Kind, name and time of every checkpoint of a model."""
-        return self.store.all(name(model))
+    def _ttl(self, request: Field) -> int | None:
+        """How long a checkpoint is to be kept. What has expired makes room first."""
+        for path in self.store.sweep():
+            self._part(path)
+        return seconds(request)
 
     async def forget(self, path: Field) -> None:
-        """Remove a checkpoint from the disk. Samplers made of it that are in memory stay there."""
+        """Remove a checkpoint from the disk."""
+        self.checkpoint(path)
+        self._part(path.text())
         await asyncio.to_thread(self.store.remove, *saved(path))
+
+    def limit(self, path: Field, ttl: int | None) -> None:
+        """Have a checkpoint expire so many seconds from now, or never."""
+        self.store.limit(*saved(path), ttl)
+
+    def _part(self, path: str) -> None:
+        """Samplers of a checkpoint that is gone keep their weights, in memory alone: its name may come to mean others."""
+        for session in self._sessions.values():
+            for id in [id for id, of in session.samplers.items() if of == path]:
+                session.samplers[id] = ""
+                self._samplers.inherit(id, path)
+        self._samplers.drop(path)
+
+    def run(self, model: Field) -> tuple[About, list[Kept]]:
+        """What a model is, trained now or once, and its checkpoints."""
+        kept = self.store.all(name(model))
+        if model.text() in self._learners:
+            return self._learners[model.text()].about, kept
+        if not kept:
+            raise Missing(f"there is no model {model.shown}: it is not trained now, and has no checkpoint")
+        return self.store.find(kept[-1].model, kept[-1].kind, kept[-1].name)[1], kept
 
     # Samplers
 
@@ -236,9 +266,10 @@ class Service:
             kind, path = "save_weights_for_sampler", request.get("path", None)
             if path.value is not None:
                 where = (learner.id, "sampler_weights", name(path))
-                return Result.json(
-                    path=await self.store.save(*where, learner.about, learner.save, overwrite=False), type=kind
-                )
+                ttl = self._ttl(request)
+                made = await self.store.save(*where, learner.about, learner.save, overwrite=False, ttl=ttl)
+                self._samplers.drop(made)  # one of that name may have been removed while it was being loaded
+                return Result.json(path=made, type=kind)
             id = f"{learner.id}-live-{request['seq_id'].value}"
             self._samplers.hold(id, await learner.sampler())
             self._session(learner.session).samplers[id] = ""
@@ -256,6 +287,7 @@ class Service:
         elif saved(path)[1] != "sampler_weights":
             path.wrong("is for training; save it with save_weights_for_sampler to sample with it")
         else:
+            self.checkpoint(path)  # or there is none: what is in memory may have been removed
             await self._samplers.loaded(path.text())
         self._session(session).samplers[id] = path.value
         return id
@@ -298,6 +330,22 @@ class Service:
         task = asyncio.create_task(self.promises.keep(promise, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def seconds(request: Field) -> int | None:
+    """How long something is to be kept; None: for ever."""
+    ttl = request.get("ttl_seconds", None)
+    return None if ttl.value is None else ttl.whole(1, _LONGEST_S)
+
+
+def _notes(request: Field) -> dict[str, str]:
+    given = request.get("user_metadata", None)
+    if given.value is None:
+        return {}
+    notes = {key: given.get(key).text() for key in given.names()}
+    if len(json.dumps(notes)) > _MOST_NOTES:
+        given.wrong(f"is too long; give at most {_MOST_NOTES} characters")
+    return notes
 
 
 def _number(field: Field) -> int:

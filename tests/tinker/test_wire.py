@@ -7,6 +7,7 @@ import random
 import secrets
 import subprocess
 import sys
+import time
 
 import httpx
 import numpy as np
@@ -111,6 +112,66 @@ def test_samplers_are_frozen_and_their_logprobs_are_the_trainers(server):
         .checkpoints
     ] == ["sampler_weights/first"]
     service.close("success")
+
+
+def test_checkpoints_are_listed_and_removed_and_expire(server):
+    service, rest = (make(base_url=server.url, api_key="tml-x") for make in (tinker.ServiceClient, tinker.RestClient))
+    client = service.create_lora_training_client(MODEL, rank=4, seed=1, user_metadata={"renderer_name": "qwen3"})
+    run, prompt = client.model_id, tinker.ModelInput.from_ints(list(range(20, 40)))
+
+    def names():
+        return [one.checkpoint_id for one in rest.list_checkpoints(run).result().checkpoints]
+
+    def trained():
+        data = [tinker.Datum(prompt, {"target_tokens": list(range(21, 41)), "weights": [1.0] * 20})]
+        client.forward_backward(data, "cross_entropy")
+        client.optim_step(tinker.AdamParams(learning_rate=0.05)).result()
+
+    def scored(sampler):
+        return sampler.compute_logprobs(prompt).result()[1:]
+
+    assert names() == []
+    state = client.save_state("1", ttl_seconds=3600).result().path
+    path = client.save_weights_for_sampler("a").result().path
+    old = service.create_sampling_client(model_path=path)
+    before = scored(old)
+    assert names() == ["weights/1", "sampler_weights/a"]
+    found = rest.get_training_run_by_tinker_path(path).result()
+    assert (found.training_run_id, found.lora_rank, found.user_metadata) == (run, 4, {"renderer_name": "qwen3"})
+    assert found.last_checkpoint.tinker_path == state
+    assert found.last_sampler_checkpoint.expires_at is None
+    assert 3500 < found.last_checkpoint.expires_at.timestamp() - time.time() <= 3600
+    files = list((server.out / run / "weights" / "1").iterdir())
+    assert found.last_checkpoint.size_bytes == sum(file.stat().st_size for file in files)
+    assert [one.tinker_path for one in rest.list_user_checkpoints(limit=2).result().checkpoints] == [path, state]
+    listed = rest.list_training_runs(limit=1).result()
+    assert (listed.training_runs[0].training_run_id, listed.cursor.limit) == (run, 1)
+    assert listed.cursor.total_count >= 1
+
+    rest.delete_checkpoint_from_tinker_path(path).result()
+    assert names() == ["weights/1"]
+    assert not (server.out / run / "sampler_weights" / "a").exists()
+    with pytest.raises(tinker.NotFoundError):
+        rest.delete_checkpoint_from_tinker_path(path).result()
+    with pytest.raises(tinker.NotFoundError):
+        service.create_sampling_client(model_path=path)
+    trained()
+    assert client.save_weights_for_sampler("a").result().path == path  # the name is free, and means other weights now
+    assert scored(old) == before
+    assert scored(service.create_sampling_client(model_path=path)) != pytest.approx(before, abs=0.01)
+
+    rest.set_checkpoint_ttl_from_tinker_path(state, None).result()
+    assert rest.get_training_run(run).result().last_checkpoint.expires_at is None
+    rest.set_checkpoint_ttl_from_tinker_path(path, 1).result()
+    time.sleep(1.1)
+    assert names() == ["weights/1"]
+    with pytest.raises(tinker.NotFoundError):
+        service.create_sampling_client(model_path=path)
+    client.save_state("2").result()  # makes room first
+    assert not (server.out / run / "sampler_weights" / "a").exists()
+    assert names() == ["weights/1", "weights/2"]
+    service.close("success")
+    assert rest.get_training_run(run).result().user_metadata == {"renderer_name": "qwen3"}  # from what is on disk
 
 
 def test_stops(server):
@@ -311,6 +372,18 @@ def test_nonsense_is_refused(server):
         "tinker://a/weights/\0",
     ):
         assert 400 <= raw.post("weights_info", {"tinker_path": path}).status_code < 500
+    for method, path in (
+        ("DELETE", "training_runs/../checkpoints/weights/x"),
+        ("DELETE", "training_runs/a/checkpoints/weights/%2e%2e"),
+        ("DELETE", "training_runs/%2e%2e/checkpoints/weights/%2e%2e%2fx"),
+        ("DELETE", f"training_runs/{raw.model}/checkpoints/other/x"),
+        ("GET", "training_runs/%2a"),
+        ("GET", f"training_runs?limit={'9' * 5000}"),
+        ("GET", "checkpoints?offset=-1"),
+        ("PUT", f"training_runs/{raw.model}/checkpoints/weights/x/ttl"),
+    ):
+        answer = raw.client.request(method, path, json={"ttl_seconds": -1} if method == "PUT" else None)
+        assert 400 <= answer.status_code < 500, (method, path, answer.text)
     rng, body = random.Random(0), raw.lesson(1)
     for number in range(1, 300):  # cut off, flipped, lengthened: no update comes of any that is not right
         broken = bytearray(body[: rng.randrange(len(body))] if number % 3 == 0 else body)
