@@ -201,5 +201,6 @@ def _stats(
             "the loss of an update is not finite, and the service does not say that it left the weights alone; "
             "go on from the last checkpoint with a lower learning rate"
         )
-    norm = applied.get("grad_norm", math.nan)
+    norms = [value for name, value in applied.items() if name.rpartition("/")[2] == "grad_norm"]  # some say whose it is
+    norm = norms[0] if norms else math.nan
     return StepStats(value, norm, skipped=skipped, metrics=losses.optim_metrics(new, old, mask))
