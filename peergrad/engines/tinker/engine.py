@@ -32,7 +32,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 CHECKPOINT = "tinker.json"
-_CONTEXT = 32768  # where a service does not say
+_CONTEXT = 32768  # where neither a service nor the model says
 # The bounds of the ratios, as in learn/losses.py: services have defaults of their own.
 _BOUNDS: dict[LossName, dict[str, float | str]] = {
     "ppo": {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2},
@@ -48,9 +48,10 @@ class Tinker:
         secret = key(url)
         self._rules, self._line = rules, Line(url, secret, rules.deadline_s)
         self._line.get("healthz")
-        self.context = _context(self._line, rules.model)
+        length = _context(self._line, rules.model)
         say(f"getting the tokenizer of {rules.model}")
         self.chat = _chat(rules.model)
+        self.context = length or _own_context(rules.model)
         os.environ.setdefault("TINKER_TELEMETRY", "0")  # on by default; nobody asked for it here
         self._service = tinker.ServiceClient(base_url=url, api_key=secret)
         self._client: tinker.TrainingClient | None = None
@@ -126,22 +127,37 @@ async def _both(first: Awaitable[A], second: Awaitable[B]) -> tuple[A, B]:
     return one, other
 
 
-def _context(line: Line, model: str) -> int:
-    """The longest sequence the service takes of this model, which it must have."""
+def _context(line: Line, model: str) -> int | None:
+    """The longest sequence the service takes of this model, which it must have, if it says."""
     offered = line.get("get_server_capabilities").get("supported_models")
     known = {str(one.get("model_name")): one for one in offered or [] if isinstance(one, dict)}
     if model not in known:
         some = ", ".join(sorted(known)[:20])
         raise UserError(f"model: {line.host} has no {model!r}; it has {some or 'none'}")
     length = known[model].get("max_context_length")
+    return length if isinstance(length, int) and length > 0 else None
+
+
+def _own_context(model: str) -> int:
+    """The longest sequence by the model's own config."""
+    from transformers import AutoConfig
+
+    try:
+        length = AutoConfig.from_pretrained(_found(model)).get_text_config().max_position_embeddings
+    except Exception:  # a model with none, one this transformers does not know, …: each raises in its own way
+        return _CONTEXT
     return length if isinstance(length, int) and length > 0 else _CONTEXT
 
 
 def _chat(model: str) -> Chat:
     """The tokenizer of the model, without its weights."""
+    return load_chat(_found(model))
+
+
+def _found(model: str) -> str:
     from peergrad.engines.local.models import MODELS, resolve
 
-    return load_chat(str(resolve(model)) if model in MODELS or model.endswith(".gguf") else model)
+    return str(resolve(model)) if model in MODELS or model.endswith(".gguf") else model
 
 
 def _write(folder: Path, note: str) -> None:
