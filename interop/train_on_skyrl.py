@@ -1,7 +1,7 @@
 """Self-play on a distributed engine that nobody here wrote: SkyRL, on this machine's CPU. Opt-in: ``make interop-skyrl``.
 
-Runs in .venv-skyrl. ``peergrad train`` makes two steps and then, by the same command, a third; another run makes three at
-once. Prints what happened; exits 1 if anything is not as it should be.
+Runs in .venv-skyrl. ``peergrad train`` makes two steps, the server is killed and started anew, the same command makes a
+third; another run makes three at once. Prints what happened; exits 1 if anything is not as it should be.
 """
 
 from __future__ import annotations
@@ -37,19 +37,22 @@ TRAIN += ["--lr", "3e-4", "--eval-questions", "2", "--eval-debates", "1", "--eva
 
 def main() -> None:
     begun = time.monotonic()
-    print(
-        f"SkyRL {version('skyrl')}, jax {version('jax')}, tinker {version('tinker')}, transformers {version('transformers')}"
-    )
-    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as url:
-        broken = train(Path(folder) / "broken", url, steps=2)
-        check_run(broken, steps=2)
-        before = kept(broken, 1)
-        train(broken.path, url, steps=3, says="going on from step_000002")
-        check_run(broken, steps=3)
-        whole = train(Path(folder) / "whole", url, steps=3)
-        check_run(whole, steps=3)
-        check_words(broken, whole)
-        check_weights(url, broken, before, kept(broken, 3), kept(whole, 3))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that the server ends too
+    print(", ".join(f"{name} {version(name)}" for name in ("skyrl", "jax", "tinker", "transformers")), flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with serving(folder) as url:
+            broken = train(folder / "broken", url, steps=2)
+            check_run(broken, steps=2)
+            before = kept(broken, 1)
+        print("\nthe server is killed, and started anew")
+        with serving(folder) as url:
+            train(broken.path, url, steps=3, says="going on from step_000002")
+            check_run(broken, steps=3)
+            whole = train(folder / "whole", url, steps=3)
+            check_run(whole, steps=3)
+            check_words(broken, whole)
+            check_weights(url, broken, before, kept(broken, 3), kept(whole, 3))
     print(f"all is as it should be, after {time.monotonic() - begun:.0f} s")
 
 
@@ -119,9 +122,9 @@ def check_run(run: Run, steps: int) -> None:
             names = ("loss", "grad_norm", "kl_sample_train_v1", "ratio/min", "ratio/max")
             loss, norm, kl, low, high = (line[f"optim/{name}"] for name in names)
             print(
-                f"step {line['step']}: loss {loss:.3f}, gradient {norm:.3f}, sampler against trainer: KL {kl:.1e}, ", end=""
+                f"step {line['step']}: loss {loss:.3f}, gradient {norm:.3f}, {line['tokens/trained']:.0f} tokens; ", end=""
             )
-            print(f"ratios {low:.6f} to {high:.6f}; {line['tokens/trained']:.0f} tokens in {line['time/train_s']:.1f} s")
+            print(f"trainer against sampler: KL {kl:.1e}, ratios {low:.6f} to {high:.6f}")
             assert not line["optim/skipped"]
             assert norm > 0
             assert abs(kl) < 1e-5
