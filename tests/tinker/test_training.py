@@ -21,8 +21,8 @@ from peergrad.settings import changed
 from tests.runs.killing import PARROT, steps_logged
 from tests.tinker.proxy import Proxy, unavailable
 
-SMALL = {"engine": "tinker", "model": str(PARROT), "steps": 3, "batch": 3, "rank": 4, "lr": 3e-3, "warm_debates": 2}
-SMALL |= {"eval_questions": 0, "eval_debates": 0, "deadline_s": 20.0}
+SMALL = {"engine": "tinker", "model": str(PARROT), "steps": 3, "batch": 3, "rank": 4, "lr": 1e-3, "seed": 1}
+SMALL |= {"warm_debates": 2, "eval_questions": 0, "eval_debates": 0, "deadline_s": 20.0}
 UPDATES = 4  # one of the warm start, three of the self-play
 
 

@@ -8,6 +8,7 @@ import secrets
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import httpx
 import numpy as np
@@ -15,10 +16,12 @@ import pytest
 import tinker
 import torch
 from safetensors.torch import load_file
+from starlette.responses import JSONResponse, Response
 from tinker.proto import tinker_public_pb2 as pb
 
 from peergrad import UserError
 from peergrad.debate.errors import EngineError
+from peergrad.debate.types import Ask, Message
 from peergrad.engines.local.engine import Local
 from peergrad.engines.local.lora import LoraRules
 from peergrad.engines.local.sampler import Start
@@ -29,6 +32,7 @@ from peergrad.serve.sampling import Desk
 from peergrad.serve_command import ServeConfig, serve
 from tests.runs.killing import PARROT
 from tests.tinker.processes import ROOT, Server
+from tests.tinker.proxy import Proxy
 
 MODEL = str(PARROT)
 LOSSES = ["importance_sampling", "ppo", "cispo", "cross_entropy"]
@@ -190,6 +194,36 @@ def test_stops(server):
     end = 1  # <|im_end|>
     ended = said(None)
     assert ended.stop_reason == ("stop" if ended.tokens[-1] == end else "length")
+
+
+def test_a_service_that_says_and_takes_less(server):
+    """Such as SkyRL: no length of the context, seeds of 31 bits, no ends of its own, a gradient under another name."""
+    asked, proxy = list[dict](), Proxy(server.url)
+
+    async def less(path, request, forward):
+        answer = await forward()
+        if path == "get_server_capabilities":
+            return JSONResponse({"supported_models": [{"model_name": MODEL}]})
+        if path == "asample":
+            asked.append(json.loads(await request.body())["sampling_params"])
+        if path == "retrieve_future" and request.headers["x-tinker-request-type"] == "OptimStep":
+            return Response(answer.body.replace(b'"grad_norm"', b'"some.where/grad_norm"'), media_type="application/json")
+        return answer
+
+    proxy.fault = less
+    far = engine(proxy.url)
+    assert far.context == 2048  # the parrot's own
+
+    async def go():
+        ask = Ask("d", 0, 0, 0, (Message("user", "What is 2 + 3?"),), (), max_tokens=200, temperature=1.0)
+        await (await far.sampler()).sample([ask, replace(ask, agent=1), replace(ask, stop=("</x>",))])
+        return await far.step([datum(20, np.random.default_rng(0))], "importance_sampling", 1e-3)
+
+    assert asyncio.run(go()).grad_norm > 0
+    proxy.close()
+    assert all(0 <= one["seed"] < 2**31 for one in asked)
+    assert len({one["seed"] for one in asked}) == 2
+    assert sorted(map(str, (one["stop"] for one in asked))) == ["['</x>', '<|im_end|>']", "[1]", "[1]"]
 
 
 def test_requests_are_sampled_together():

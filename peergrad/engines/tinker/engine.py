@@ -34,7 +34,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 CHECKPOINT = "tinker.json"
-_CONTEXT = 32768  # where a service does not say
+_CONTEXT = 32768  # where neither a service nor the model says
 # The bounds of the ratios, as in learn/losses.py: services have defaults of their own.
 _BOUNDS: dict[LossName, dict[str, float | str]] = {
     "ppo": {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2},
@@ -50,9 +50,10 @@ class Tinker:
         secret = key(url)
         self._rules, self._line = rules, Line(url, secret, rules.deadline_s)
         self._line.get("healthz")
-        self.context = _context(self._line, rules.model)
+        length = _context(self._line, rules.model)
         say(f"getting the tokenizer of {rules.model}")
         self.chat = _chat(rules.model)
+        self.context = length or _own_context(rules.model)
         os.environ.setdefault("TINKER_TELEMETRY", "0")  # on by default; nobody asked for it here
         self._service = tinker.ServiceClient(base_url=url, api_key=secret)
         self._client: tinker.TrainingClient | None = None
@@ -150,8 +151,8 @@ async def _both(first: Awaitable[A], second: Awaitable[B]) -> tuple[A, B]:
         await asyncio.gather(one, other, return_exceptions=True)
 
 
-def _context(line: Line, model: str) -> int:
-    """The longest sequence the service takes of this model, which it must have."""
+def _context(line: Line, model: str) -> int | None:
+    """The longest sequence the service takes of this model, which it must have, if it says."""
     offered = line.get("get_server_capabilities").get("supported_models")
     listed: list[Any] = offered if isinstance(offered, list) else []
     known = {str(one.get("model_name")): one for one in listed if isinstance(one, dict)}
@@ -159,14 +160,29 @@ def _context(line: Line, model: str) -> int:
         some = visible(", ".join(sorted(known)[:20]))
         raise UserError(f"model: {line.host} has no {model!r}; it has {some or 'none'}")
     length = known[model].get("max_context_length")
+    return length if isinstance(length, int) and length > 0 else None
+
+
+def _own_context(model: str) -> int:
+    """The longest sequence by the model's own config."""
+    from transformers import AutoConfig
+
+    try:
+        length = AutoConfig.from_pretrained(_found(model)).get_text_config().max_position_embeddings
+    except Exception:  # a model with none, one this transformers does not know, …: each raises in its own way
+        return _CONTEXT
     return length if isinstance(length, int) and length > 0 else _CONTEXT
 
 
 def _chat(model: str) -> Chat:
     """The tokenizer of the model, without its weights."""
+    return load_chat(_found(model))
+
+
+def _found(model: str) -> str:
     from peergrad.engines.local.models import MODELS, resolve
 
-    return load_chat(str(resolve(model)) if model in MODELS or model.endswith(".gguf") else model)
+    return str(resolve(model)) if model in MODELS or model.endswith(".gguf") else model
 
 
 def _write(folder: Path, note: str) -> None:
@@ -226,5 +242,6 @@ def _stats(
             "the loss of an update is not finite, and the service does not say that it left the weights alone; "
             "the same command tries that step again, a new run may have a lower learning rate"
         )
-    norm = applied.get("grad_norm", math.nan)
+    norms = [value for name, value in applied.items() if name.rpartition("/")[2] == "grad_norm"]  # some say whose it is
+    norm = norms[0] if norms else math.nan
     return StepStats(value, norm, skipped=skipped, metrics=losses.optim_metrics(new, old, mask))

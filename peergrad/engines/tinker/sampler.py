@@ -34,7 +34,8 @@ class TinkerSampler:
             max_tokens=min(max(1, ask.max_tokens), room),
             seed=_seed(ask, self._seed),
             temperature=ask.temperature,
-            stop=[*ask.stop, *self._ends] if ask.stop else None,
+            # Not all services end a reply where its turn ends unless they are told to.
+            stop=[*ask.stop, *self._ends] if ask.stop else sorted(self._chat.ends),
         )
         prompt = tinker.ModelInput.from_ints(prompt_T.tolist())
         try:
@@ -58,6 +59,6 @@ def _reply(made: tinker.SampleResponse, prompt: list[int], ask: Ask, chat: Chat)
 
 
 def _seed(ask: Ask, seed: int) -> int:
-    """The ask's own, the same whoever else is being sampled."""
+    """The ask's own, the same whoever else is being sampled. Not all services take more than 31 bits."""
     name = f"{seed}\n{ask.debate}\n{ask.agent}\n{ask.turn}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big") >> 2
+    return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest(), "big") >> 1
