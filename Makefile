@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-servers check bench clean
+.PHONY: demo test test-servers interop-cookbook interop-skyrl check bench clean
 
 demo: .venv/ready
 	$(BIN)/peergrad train --preset demo
@@ -15,6 +15,14 @@ test: .venv/ready
 # Against a real server, which it installs into .venv-servers; not part of the tests.
 test-servers: .venv/ready
 	$(BIN)/python -u -m tests.servers.transformers_serve
+
+# tinker-cookbook's own loops against a real `peergrad serve`; it is installed into .venv-cookbook. Not part of the tests.
+interop-cookbook: .venv/ready
+	$(BIN)/python -u -m interop.cookbook
+
+# On a distributed engine, SkyRL, in an environment of its own: its client is older than ours. Not part of the tests.
+interop-skyrl: .venv-skyrl/ready
+	.venv-skyrl/bin/python -u interop/train_on_skyrl.py
 
 check: .venv/ready
 	$(BIN)/ruff check .
@@ -40,5 +48,13 @@ bench: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,local,math,openai,tinker,web]'
 	touch .venv/ready
 
+# Exactly this torch: other specifiers bring the CUDA libraries along. peergrad comes without its own wishes.
+.venv-skyrl/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-skyrl
+	.venv-skyrl/bin/python -m pip install --quiet --disable-pip-version-check \
+		'skyrl[tinker,jax]==0.3.0' torch==2.13.0 'tinker<=0.24.1' numpy rich tyro jinja2 httpx
+	.venv-skyrl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch .venv-skyrl/ready
+
 clean:
-	rm -rf .venv .venv-servers .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-servers .venv-cookbook .venv-skyrl .pytest_cache .ruff_cache .hypothesis .import_linter_cache

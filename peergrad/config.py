@@ -51,7 +51,9 @@ class DebateConfig:
             at_one = tuple(replace(persona, temperature=1.0) for persona in PERSONAS)
             return Parallel(**rules, personas=at_one if served else PERSONAS)
         if served and self.temperature != 1:
-            raise UserError(f"temperature: {self.temperature} can't be trained on with engine tinker; give 1")
+            raise UserError(
+                f"temperature: {self.temperature} is not possible with engine tinker, where all debates are at 1; give 1"
+            )
         more = {name: getattr(self, name) for name in ("temperature", "history_rounds", "max_chars_per_field")}
         return Sequential(**rules, **more)
 

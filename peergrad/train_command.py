@@ -38,12 +38,16 @@ def _conclude(console: Console, run: Run) -> None:
     path = shlex.quote(visible(str(run.path)))
     last = max((line["step"] for line in metrics), default=0)
     console.print(f"\nreport: {visible(str(page))}\nnext:", markup=False)
-    for command in (
-        f"peergrad score {path}/debates/step_{last:06}.jsonl",
-        f"peergrad export {path} --to adapter",
-        "peergrad train --preset math --task QUESTIONS.jsonl --dry-run",
-    ):
+    score = f"peergrad score {path}/debates/step_{last:06}.jsonl"
+    for command in (score, _use(run, path), "peergrad train --preset math --task QUESTIONS.jsonl --dry-run"):
         console.print(Text(f"  {command}"), soft_wrap=True)
+
+
+def _use(run: Run, path: str) -> str:
+    """What is done with what was learned: the weights of a service stay there."""
+    newest = run.newest()
+    here = newest is not None and (newest[1] / "adapter_model.safetensors").exists()
+    return f"peergrad export {path} --to adapter" if here else f"peergrad eval --model {path}"
 
 
 def _newest(config: TrainConfig) -> str:

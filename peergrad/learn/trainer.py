@@ -51,6 +51,10 @@ class Trainer(typing.Protocol):
         """Go on from what ``save`` wrote."""
         ...
 
+    async def close(self) -> None:
+        """Nothing more will be asked for."""
+        ...
+
     def forget(self, path: Path) -> None:
         """What ``save`` wrote there will be removed: let go of what is kept of it elsewhere. Not waited for."""
         ...

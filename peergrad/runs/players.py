@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from peergrad.config import ApiConfig, EngineConfig, TrainConfig, UpdateConfig
 from peergrad.debate.batch import Batcher
@@ -19,6 +19,7 @@ from peergrad.debate.sampler import Sampler
 from peergrad.debate.types import Ask
 from peergrad.engines.openai.meter import Meter
 from peergrad.engines.openai.rules import ApiRules, check_address, host
+from peergrad.engines.tinker.rules import TinkerRules, address, key
 from peergrad.runs.folder import Run
 from peergrad.settings import from_file
 
@@ -28,8 +29,20 @@ if TYPE_CHECKING:
     from peergrad.engines.tinker.engine import Tinker
 
 _SERVED = "tinker.json"
-# Calls of a sampler under way at the same time: a model here does one thing at a time, a service many.
-CALLS = {"local": 1, "tinker": 64}
+
+
+class Pace(TypedDict):
+    """How a sampler may be called: so often at the same moment, and each call so long."""
+
+    max_calls: int
+    deadline_s: float
+
+
+def pace(engine: EngineConfig) -> Pace:
+    """A model here does one thing at a time, a service many; and a service's own deadline comes first, with its reasons."""
+    if engine.engine == "tinker":
+        return Pace(max_calls=64, deadline_s=engine.deadline_s + 60)
+    return Pace(max_calls=1, deadline_s=engine.deadline_s)
 
 
 _VARIABLE = re.compile(r"(?!sk_)[A-Za-z_][A-Za-z0-9_]*")
@@ -154,13 +167,16 @@ class Players:
         """A sampler for a player, to be given to ``play_all`` as it is."""
         if who.url is not None:
             return await self._open.enter_async_context(self._served(who.base, who.url))
+        if who.adapter is not None and (weights_of(who.adapter).name == _SERVED) != (self._config.engine == "tinker"):
+            right = "tinker" if self._config.engine == "local" else "local"
+            raise UserError(f"model: the weights in {who.adapter} are of the engine {right}; give engine {right}")
         engine = self._engines.get(who.base)
         if engine is None:
             self._say(f"loading {who.base}")
             # Not on this thread, which must hear signals.
             engine = self._engines[who.base] = await asyncio.to_thread(self._load, who.base)
-        sampler, calls = await engine.adapted(who.adapter), CALLS[self._config.engine]
-        batcher = Batcher(sampler, max_asks=100_000, max_calls=calls, deadline_s=self._config.deadline_s)
+            self._open.push_async_callback(engine.close)
+        batcher = Batcher(await engine.adapted(who.adapter), max_asks=100_000, **pace(self._config))
         return await self._open.enter_async_context(batcher)
 
     def _served(self, model: str, url: str) -> Api:
@@ -221,15 +237,20 @@ class Players:
         )
 
 
-def tinker_engine(engine: EngineConfig, update: UpdateConfig, seed: int, say: Callable[[str], None]) -> Tinker:
-    """A policy on a service."""
-    try:
-        from peergrad.engines.tinker.engine import Tinker
-        from peergrad.engines.tinker.rules import TinkerRules
-    except ImportError as error:
-        raise UserError(f"engine: tinker needs {error.name}; pip install 'peergrad[tinker]'") from None
+def check_service(engine: EngineConfig, update: UpdateConfig) -> None:
+    """Refuse what no service can do, before one is asked."""
     if update.alpha != UpdateConfig.alpha:
         raise UserError(f"alpha: {update.alpha} is not possible with engine tinker; services have {UpdateConfig.alpha:g}")
+    key(address(engine.base_url))
+
+
+def tinker_engine(engine: EngineConfig, update: UpdateConfig, seed: int, say: Callable[[str], None]) -> Tinker:
+    """A policy on a service."""
+    check_service(engine, update)
+    try:
+        from peergrad.engines.tinker.engine import Tinker
+    except ImportError as error:
+        raise UserError(f"engine: tinker needs {error.name}; pip install 'peergrad[tinker]'") from None
     rules = TinkerRules(
         model=engine.model,
         base_url=engine.base_url,

@@ -22,7 +22,7 @@ from peergrad.learn.trainer import Trainer
 from peergrad.measure.preflight import Gate, Sample, gates
 from peergrad.reward.rewards import score
 from peergrad.runs.evaluation import EvalWatcher
-from peergrad.runs.players import Players, policy_of
+from peergrad.runs.players import Players, pace, policy_of
 from peergrad.runs.training import load_engine, plan
 
 _TRIED = 1  # debates that are trained on, at a learning rate of 0, to see how long it takes
@@ -81,17 +81,18 @@ async def check(
         if who.url is None:
             watch.say(f"loading {config.engine.model}")
             trainer = await asyncio.to_thread(load, config, watch.say)
-            batcher = Batcher(await trainer.sampler(), max_asks=100_000, max_calls=1, deadline_s=config.engine.deadline_s)
+            opened.push_async_callback(trainer.close)
+            batcher = Batcher(await trainer.sampler(), max_asks=100_000, **pace(config.engine))
             sampler: Sampler = await opened.enter_async_context(batcher)
         else:
             sampler = await players.sampler(who)
         alone = Direct(agents=3, max_tokens=config.debate.max_tokens, temperature=0.7)
         answers = await _play("answers", alone, asked, sampler, watch) if made.task.known else Played((), {}, 0.0)
         debates = await _play("debates", made.protocol, asked, sampler, watch)
-    context = trainer.context if trainer else None
-    sample = Sample(answers.debates, debates.debates, len(debates.dropped), config.debate.max_tokens, context)
-    found = await asyncio.to_thread(gates, sample, made.task, config.learn)
-    return Checked(len(asked), tuple(found), await _forecast(config, api, debates, trainer), debates.dropped)
+        context = trainer.context if trainer else None
+        sample = Sample(answers.debates, debates.debates, len(debates.dropped), config.debate.max_tokens, context)
+        found = await asyncio.to_thread(gates, sample, made.task, config.learn)
+        return Checked(len(asked), tuple(found), await _forecast(config, api, debates, trainer), debates.dropped)
 
 
 async def _play(

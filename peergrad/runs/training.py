@@ -28,7 +28,7 @@ from peergrad.measure.evaluate import debated, direct
 from peergrad.measure.steps import step_metrics
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.loggers import Loggers, open_loggers
-from peergrad.runs.players import CALLS, tinker_engine
+from peergrad.runs.players import check_service, pace, tinker_engine
 from peergrad.runs.watch import Nobody, Watcher
 from peergrad.settings import flat, from_file, to_toml
 from peergrad.tasks.arithmetic import Arithmetic, teacher
@@ -106,6 +106,8 @@ def plan(config: TrainConfig) -> Plan:
             teach, lessons = teacher(config.keep.seed), [task[index] for index in range(len(task))]
         else:
             raise UserError("warm_from: this task has no teacher of its own; give a transcript file, or warm_steps 0")
+    if config.engine.engine == "tinker":
+        check_service(config.engine, config.update)
     return Plan(config, config.debate.build(config.engine), task, held_out, teach, lessons)
 
 
@@ -177,6 +179,7 @@ async def train_run(
             await _Training(made, run, trainer, watch, loggers, stop).go(found)
         finally:
             loggers.close()
+            await trainer.close()
     return run
 
 
@@ -256,9 +259,8 @@ class _Training:
         play = self_play(
             self.plan.protocol,
             self.plan.batch,
-            max_calls=CALLS[self.config.engine.engine],
-            deadline_s=self.config.engine.deadline_s,
             done=self.watch.debate,
+            **pace(self.config.engine),
         )
 
         async def rollout(index: int, sampler: Sampler) -> Played:

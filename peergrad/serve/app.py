@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from starlette.applications import Starlette
@@ -19,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import Field
+from peergrad.serve import kept
 from peergrad.serve.bodies import Bodies
 from peergrad.serve.lessons import training
 from peergrad.serve.refusals import Busy, Gone, Missing
@@ -141,25 +141,6 @@ def _routes(service: Service) -> list[tuple[str, str, Handler]]:
         parts = {"train_mlp": about.train_mlp, "train_attn": about.train_attn, "train_unembed": False}
         return JSONResponse({"base_model": about.base_model, "is_lora": True, "lora_rank": about.rank} | parts)
 
-    async def checkpoints(request: Request) -> Response:
-        model = request.path_params["model"]
-        kinds = {"weights": "training", "sampler_weights": "sampler"}
-        listed = [
-            {
-                "checkpoint_id": f"{kind}/{name}",
-                "checkpoint_type": kinds[kind],
-                "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment)),
-                "tinker_path": f"tinker://{model}/{kind}/{name}",
-            }
-            for kind, name, moment in await service.checkpoints(Field(model, "request", "model_id"))
-        ]
-        return JSONResponse({"checkpoints": listed})
-
-    async def forget(request: Request) -> Response:
-        parts = request.path_params
-        await service.forget(Field(f"tinker://{parts['model']}/{parts['kind']}/{parts['name']}", "request", "checkpoint"))
-        return Response(status_code=204)
-
     async def create_sampling_session(request: Request) -> Response:
         return JSONResponse(
             {"sampling_session_id": await service.samplers.make(await bodies.fields(request), service.rules.model)}
@@ -199,8 +180,7 @@ def _routes(service: Service) -> list[tuple[str, str, Handler]]:
         ("POST", "load_weights", promised(service.policies.load)),
         ("POST", "save_weights_for_sampler", promised(service.save_sampler)),
         ("POST", "weights_info", weights_info),
-        ("GET", "training_runs/{model}/checkpoints", checkpoints),
-        ("DELETE", "training_runs/{model}/checkpoints/{kind}/{name}", forget),
+        *kept.routes(service, bodies.fields),
         ("POST", "create_sampling_session", create_sampling_session),
         ("GET", "samplers/{sampler}", sampler),
         ("POST", "asample", asample),

@@ -16,7 +16,7 @@ from peergrad.serve.learning import Learner
 from peergrad.serve.lessons import lesson
 from peergrad.serve.promises import Promises
 from peergrad.serve.refusals import Busy, Missing
-from peergrad.serve.requests import Limits, about, adam, name, saved
+from peergrad.serve.requests import Limits, about, adam, name, saved, seconds
 from peergrad.serve.results import Result
 from peergrad.serve.sessions import Sessions
 from peergrad.serve.store import About, Store
@@ -111,7 +111,8 @@ class Policies:
 
         async def work(learner: Learner) -> Result:
             as_, over = name(request["path"]), request.get("overwrite", False).flag()
-            path = await self._store.save(learner.id, "weights", as_, learner.about, learner.save, overwrite=over)
+            ttl = seconds(request)
+            path = await self._store.save(learner.id, "weights", as_, learner.about, learner.save, overwrite=over, ttl=ttl)
             return Result.json(path=path, type="save_weights")
 
         return self.in_turn(request, work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from peergrad.serve.store import About
 
 MOST_SAMPLES = 1024
 _MOST_STOPS = 64
+_MOST_NOTES = 16_384  # characters
+_LONGEST_S = 10 * 366 * 24 * 3600  # ten years
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _PATH = re.compile(
     r"tinker://([A-Za-z0-9][A-Za-z0-9_.-]{0,127})/(weights|sampler_weights)/([A-Za-z0-9][A-Za-z0-9_.-]{0,127})"
@@ -70,7 +73,23 @@ def about(request: Field, model: str) -> About:
     mlp, attention = (lora.get(part, True).flag() for part in ("train_mlp", "train_attn"))
     if not (mlp or attention):
         lora.wrong("train_mlp and train_attn are both false, which leaves nothing to train")
-    return About(model, lora.get("rank", 32).whole(1, 1024), mlp, attention)
+    return About(model, lora.get("rank", 32).whole(1, 1024), mlp, attention, _notes(request))
+
+
+def _notes(request: Field) -> dict[str, str]:
+    given = request.get("user_metadata", None)
+    if given.value is None:
+        return {}
+    notes = {key: given.get(key).text() for key in given.names()}
+    if len(json.dumps(notes)) > _MOST_NOTES:
+        given.wrong(f"is too long; give at most {_MOST_NOTES} characters")
+    return notes
+
+
+def seconds(request: Field) -> int | None:
+    """How long something is to be kept; None: for ever."""
+    ttl = request.get("ttl_seconds", None)
+    return None if ttl.value is None else ttl.whole(1, _LONGEST_S)
 
 
 def adam(request: Field) -> AdamRules:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ from peergrad.engines.local.sampler import LocalSampler
 from peergrad.serve.learning import Learner
 from peergrad.serve.promises import Promises
 from peergrad.serve.refusals import Busy, Missing
-from peergrad.serve.requests import Wish, known, name, saved
+from peergrad.serve.requests import Wish, known, name, saved, seconds
 from peergrad.serve.results import Result, sampled
 from peergrad.serve.sampling import Desk
 from peergrad.serve.sessions import Sessions
@@ -49,12 +49,21 @@ class Samplers:
         for task in self._under_way.pop(session, set()):
             task.cancel()
 
+    def part(self, path: str) -> None:
+        """Samplers of a checkpoint that is gone keep their weights, in memory alone: its name may come to mean others."""
+        ids = [id for id, sampler in self._by_id.items() if sampler.path == path]
+        for id in ids:
+            self._by_id[id] = replace(self._by_id[id], of="memory", path=None)
+        self._weights.inherit(path, ids)
+
     async def keep(self, request: Field, learner: Learner) -> Result:
         """Keep a policy's weights to sample with: under a name on disk, or in memory as long as its session lives."""
         kind, path = "save_weights_for_sampler", request.get("path", None)
         if path.value is not None:
             where = (learner.id, "sampler_weights", name(path))
-            return Result.json(path=await self._store.save(*where, learner.about, learner.save, overwrite=False), type=kind)
+            ttl = seconds(request)
+            kept = await self._store.save(*where, learner.about, learner.save, overwrite=False, ttl=ttl)
+            return Result.json(path=kept, type=kind)
         id = f"{learner.id}-live-{request['seq_id'].value}"
         made = await learner.sampler()
         self._sessions.hear(learner.session)  # it may have ended meanwhile
@@ -73,6 +82,7 @@ class Samplers:
             return id
         if saved(path)[1] != "sampler_weights":
             path.wrong("is for training; save it with save_weights_for_sampler to sample with it")
+        await asyncio.to_thread(self._store.find, *saved(path))  # what is in memory may have expired
         await self._weights.loaded(path.text())
         self._sessions.hear(session)  # it may have ended meanwhile
         self._by_id[id] = Sampler(session, "checkpoint", path.text())

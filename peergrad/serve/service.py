@@ -15,7 +15,7 @@ from peergrad.serve.promises import Promises
 from peergrad.serve.requests import Limits, Wish, name, saved, wish
 from peergrad.serve.samplers import Samplers
 from peergrad.serve.sessions import Sessions
-from peergrad.serve.store import About, Kind, Store
+from peergrad.serve.store import About, Kept, Store
 from peergrad.serve.weights import Weights
 
 _SWEEP_S = 10.0
@@ -35,13 +35,14 @@ class Service:
     """Answers requests. What is asked a second time has happened once."""
 
     def __init__(self, engine: Local, rules: ServeRules) -> None:
-        self.rules, self.store, self.promises = rules, Store(rules.out), Promises()
+        self.rules, self.store, self.promises = rules, Store(rules.out, self._part), Promises()
         self.sessions = Sessions(self._let_go)
         self.policies = Policies(engine, self.store, self.sessions, self.promises, rules.max_models)
         weights = Weights(engine, self.store, rules.max_samplers)
         self.samplers = Samplers(weights, self.store, self.sessions, self.promises)
         self._engine = engine
         self._limits = Limits(engine.decoder.shape.vocabulary, engine.context)
+        self.store.sweep()
 
     @property
     def context(self) -> int:
@@ -52,6 +53,9 @@ class Service:
         self.policies.end(session)
         self.samplers.end(session)
         self.promises.end(session)
+
+    def _part(self, path: str) -> None:
+        self.samplers.part(path)
 
     async def sweep(self) -> None:
         """End sessions nobody is heard of, and forget old results, again and again."""
@@ -72,10 +76,19 @@ class Service:
         """What a checkpoint is of."""
         return (await self.policies.checkpoint(path))[1]
 
-    async def checkpoints(self, model: Field) -> list[tuple[Kind, str, float]]:
-        """Kind, name and time of every checkpoint of a model."""
-        return await asyncio.to_thread(self.store.all, name(model))
+    async def checkpoints(self) -> list[Kept]:
+        """Every checkpoint, newest last."""
+        return await asyncio.to_thread(self.store.all)
+
+    async def run(self, model: Field) -> tuple[About, list[Kept]]:
+        """What a model is, trained now or once, and its checkpoints, newest last."""
+        kept = await asyncio.to_thread(self.store.all, name(model))
+        return kept[-1].about if kept else self.policies.find(model.text()).about, kept
 
     async def forget(self, path: Field) -> None:
-        """Remove a checkpoint from the disk. Samplers made of it that are in memory stay there."""
-        await asyncio.to_thread(self.store.remove, *saved(path))
+        """Remove a checkpoint from the disk."""
+        await self.store.remove(*saved(path))
+
+    async def limit(self, path: Field, ttl: int | None) -> None:
+        """Have a checkpoint expire so many seconds from now, or never."""
+        await asyncio.to_thread(self.store.limit, *saved(path), ttl)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from peergrad.debate.fields import Field
 from peergrad.engines.local.engine import Local
@@ -34,6 +35,13 @@ class Weights:
             raise Missing(f"the sampler {key!r} was let go: {self._most} are kept; save one under a name to keep it")
         self._held.move_to_end(key)
         return self._held[key]
+
+    def inherit(self, path: str, keys: Sequence[str]) -> None:
+        """Keep what was loaded from a checkpoint under these keys instead, if it is in memory."""
+        sampler = self._held.pop(path, None)
+        if sampler is not None:
+            for key in keys:
+                self.hold(key, sampler)
 
     def drop(self, key: str) -> None:
         self._held.pop(key, None)

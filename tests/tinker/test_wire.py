@@ -7,6 +7,8 @@ import random
 import secrets
 import subprocess
 import sys
+import time
+from dataclasses import replace
 
 import httpx
 import numpy as np
@@ -14,10 +16,11 @@ import pytest
 import tinker
 import torch
 from safetensors.torch import load_file
+from starlette.responses import JSONResponse, Response
 
 from peergrad import UserError
 from peergrad.debate.errors import EngineError
-from peergrad.debate.types import Message
+from peergrad.debate.types import Ask, Message
 from peergrad.engines.local.chat import load_chat
 from peergrad.engines.local.engine import Local
 from peergrad.engines.local.lora import LoraRules
@@ -31,6 +34,7 @@ from peergrad.serve_command import ServeConfig, serve
 from tests.runs.killing import PARROT
 from tests.tinker.messages import PROTOBUF, adam, lesson
 from tests.tinker.processes import ROOT, Server
+from tests.tinker.proxy import Proxy
 
 MODEL = str(PARROT)
 OTHER = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"  # this machine too
@@ -117,6 +121,66 @@ def test_samplers_are_frozen_and_their_logprobs_are_the_trainers(server):
     service.close("success")
 
 
+def test_checkpoints_are_listed_and_removed_and_expire(server):
+    service, rest = (make(base_url=server.url, api_key="tml-x") for make in (tinker.ServiceClient, tinker.RestClient))
+    client = service.create_lora_training_client(MODEL, rank=4, seed=1, user_metadata={"renderer_name": "qwen3"})
+    run, prompt = client.model_id, tinker.ModelInput.from_ints(list(range(20, 40)))
+
+    def names():
+        return [one.checkpoint_id for one in rest.list_checkpoints(run).result().checkpoints]
+
+    def trained():
+        data = [tinker.Datum(prompt, {"target_tokens": list(range(21, 41)), "weights": [1.0] * 20})]
+        client.forward_backward(data, "cross_entropy")
+        client.optim_step(tinker.AdamParams(learning_rate=0.05)).result()
+
+    def scored(sampler):
+        return sampler.compute_logprobs(prompt).result()[1:]
+
+    assert names() == []
+    state = client.save_state("1", ttl_seconds=3600).result().path
+    path = client.save_weights_for_sampler("a").result().path
+    old = service.create_sampling_client(model_path=path)
+    before = scored(old)
+    assert names() == ["weights/1", "sampler_weights/a"]
+    found = rest.get_training_run_by_tinker_path(path).result()
+    assert (found.training_run_id, found.lora_rank, found.user_metadata) == (run, 4, {"renderer_name": "qwen3"})
+    assert found.last_checkpoint.tinker_path == state
+    assert found.last_sampler_checkpoint.expires_at is None
+    assert 3500 < found.last_checkpoint.expires_at.timestamp() - time.time() <= 3600
+    files = list((server.out / run / "weights" / "1").iterdir())
+    assert found.last_checkpoint.size_bytes == sum(file.stat().st_size for file in files)
+    assert [one.tinker_path for one in rest.list_user_checkpoints(limit=2).result().checkpoints] == [path, state]
+    listed = rest.list_training_runs(limit=1).result()
+    assert (listed.training_runs[0].training_run_id, listed.cursor.limit) == (run, 1)
+    assert listed.cursor.total_count >= 1
+
+    rest.delete_checkpoint_from_tinker_path(path).result()
+    assert names() == ["weights/1"]
+    assert not (server.out / run / "sampler_weights" / "a").exists()
+    with pytest.raises(tinker.NotFoundError):
+        rest.delete_checkpoint_from_tinker_path(path).result()
+    with pytest.raises(tinker.NotFoundError):
+        service.create_sampling_client(model_path=path)
+    trained()
+    assert client.save_weights_for_sampler("a").result().path == path  # the name is free, and means other weights now
+    assert scored(old) == before
+    assert scored(service.create_sampling_client(model_path=path)) != pytest.approx(before, abs=0.01)
+
+    rest.set_checkpoint_ttl_from_tinker_path(state, None).result()
+    assert rest.get_training_run(run).result().last_checkpoint.expires_at is None
+    rest.set_checkpoint_ttl_from_tinker_path(path, 1).result()
+    time.sleep(1.1)
+    assert names() == ["weights/1"]
+    with pytest.raises(tinker.NotFoundError):
+        service.create_sampling_client(model_path=path)
+    client.save_state("2").result()  # makes room first
+    assert not (server.out / run / "sampler_weights" / "a").exists()
+    assert names() == ["weights/1", "weights/2"]
+    service.close("success")
+    assert rest.get_training_run(run).result().user_metadata == {"renderer_name": "qwen3"}  # from what is on disk
+
+
 def test_stops(server):
     client = tinker.ServiceClient(base_url=server.url, api_key="tml-x").create_sampling_client(base_model=MODEL)
     chat = load_chat(MODEL)
@@ -177,6 +241,36 @@ def test_a_program_has_its_own_thresholds(server, loss, oracle):
     with pytest.raises(tinker.RequestFailedError, match=r"beta: .* takes no such setting"):
         client.forward_backward(data, loss, {"beta": 1.0}).result()
     service.close("success")
+
+
+def test_a_service_that_says_and_takes_less(server):
+    """Such as SkyRL: no length of the context, seeds of 31 bits, no ends of its own, a gradient under another name."""
+    asked, proxy = list[dict](), Proxy(server.url)
+
+    async def less(path, request, forward):
+        answer = await forward()
+        if path == "get_server_capabilities":
+            return JSONResponse({"supported_models": [{"model_name": MODEL}]})
+        if path == "asample":
+            asked.append(json.loads(await request.body())["sampling_params"])
+        if path == "retrieve_future" and request.headers["x-tinker-request-type"] == "OptimStep":
+            return Response(answer.body.replace(b'"grad_norm"', b'"some.where/grad_norm"'), media_type="application/json")
+        return answer
+
+    proxy.fault = less
+    far = engine(proxy.url)
+    assert far.context == 2048  # the parrot's own
+
+    async def go():
+        ask = Ask("d", 0, 0, 0, (Message("user", "What is 2 + 3?"),), (), max_tokens=200, temperature=1.0)
+        await (await far.sampler()).sample([ask, replace(ask, agent=1), replace(ask, stop=("</x>",))])
+        return await far.step([datum(20, np.random.default_rng(0))], "importance_sampling", 1e-3)
+
+    assert asyncio.run(go()).grad_norm > 0
+    proxy.close()
+    assert all(0 <= one["seed"] < 2**31 for one in asked)
+    assert len({one["seed"] for one in asked}) == 2
+    assert sorted(map(str, (one["stop"] for one in asked))) == ["['</x>', '<|im_end|>']", "[1]", "[1]"]
 
 
 def test_requests_are_sampled_together():
@@ -347,6 +441,18 @@ def test_nonsense_is_refused(server):
         "tinker://a/weights/\0",
     ):
         assert 400 <= raw.post("weights_info", {"tinker_path": path}).status_code < 500
+    for method, path in (
+        ("DELETE", "training_runs/../checkpoints/weights/x"),
+        ("DELETE", "training_runs/a/checkpoints/weights/%2e%2e"),
+        ("DELETE", "training_runs/%2e%2e/checkpoints/weights/%2e%2e%2fx"),
+        ("DELETE", f"training_runs/{raw.model}/checkpoints/other/x"),
+        ("GET", "training_runs/%2a"),
+        ("GET", f"training_runs?limit={'9' * 5000}"),
+        ("GET", "checkpoints?offset=-1"),
+        ("PUT", f"training_runs/{raw.model}/checkpoints/weights/x/ttl"),
+    ):
+        answer = raw.client.request(method, path, json={"ttl_seconds": -1} if method == "PUT" else None)
+        assert 400 <= answer.status_code < 500, (method, path, answer.text)
     assert raw.client.get("healthz").json() == {"status": "ok"}
     assert raw.post("asample", good | {"seq_id": 2}).status_code == 200
 

@@ -215,6 +215,9 @@ class Local:
         for name, content in files.items():
             (path / name).write_bytes(content)
 
+    async def close(self) -> None:
+        """Its memory goes with the object."""
+
     def forget(self, path: Path) -> None:
         """All of a checkpoint is in its folder."""
 

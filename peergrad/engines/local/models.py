@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,11 @@ def _converted(sha256: str, name: str, source: Callable[[Path], Path], say: Say)
     folder = cache() / f"{sha256[:16]}-v{CONVERTER}"
     if _wrong(folder) is None:
         return folder
+    if missing := [module for module in ("torch", "gguf", "transformers") if find_spec(module) is None]:
+        raise UserError(
+            f"model: {name} must be converted once, which needs {', '.join(missing)} (pip install 'peergrad[local]'); "
+            "of a hub id or a folder a service's client reads the tokenizer alone"
+        )
     with _writing(cache()), _alone(folder.name, say):
         if _wrong(folder) is None:  # made by another process while we waited
             return folder

@@ -13,12 +13,13 @@ import os
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import tinker
 
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.quote import visible
 from peergrad.debate.types import Ask, Floats, Tokens
 from peergrad.engines.local.chat import Chat, load_chat
 from peergrad.engines.tinker.line import Line
@@ -33,7 +34,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 CHECKPOINT = "tinker.json"
-_CONTEXT = 32768  # where a service does not say
+_CONTEXT = 32768  # where neither a service nor the model says
 # The bounds of the ratios, as in learn/losses.py: services have defaults of their own.
 _BOUNDS: dict[LossName, dict[str, float | str]] = {
     "ppo": {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2},
@@ -45,13 +46,14 @@ class Tinker:
     """A ``Trainer``: LoRA on a base model of the service. What it learns from must have been sampled at temperature 1."""
 
     def __init__(self, rules: TinkerRules, say: Callable[[str], None] = lambda _: None) -> None:
-        url = address(rules)
+        url = address(rules.base_url)
         secret = key(url)
         self._rules, self._line = rules, Line(url, secret, rules.deadline_s)
         self._line.get("healthz")
-        self.context = _context(self._line, rules.model)
+        length = _context(self._line, rules.model)
         say(f"getting the tokenizer of {rules.model}")
         self.chat = _chat(rules.model)
+        self.context = length or _own_context(rules.model)
         os.environ.setdefault("TINKER_TELEMETRY", "0")  # on by default; nobody asked for it here
         self._service = tinker.ServiceClient(base_url=url, api_key=secret)
         self._client: tinker.TrainingClient | None = None
@@ -66,8 +68,13 @@ class Tinker:
     async def adapted(self, folder: Path | None) -> TinkerSampler:
         """The model with the weights of a checkpoint, or without any; what this engine trains is not touched."""
         if folder is None:
-            work = self._service.create_sampling_client_async(base_model=self._rules.model)
-            return self._sample_with(await self._line.wait("a sampler of the base model", work))
+            # In a thread, for it may begin the session, and the client does that where it is called.
+            return self._sample_with(
+                await self._line.in_thread(
+                    "a sampler of the base model",
+                    lambda: self._service.create_sampling_client(base_model=self._rules.model),
+                )
+            )
         state = _state(folder)
         client = await self._line.in_thread(
             f"the checkpoint in {folder}", lambda: self._service.create_training_client_from_state(state)
@@ -117,6 +124,10 @@ class Tinker:
             f"the checkpoint {state}", lambda: self._service.create_training_client_from_state_with_optimizer(state)
         )
 
+    async def close(self) -> None:
+        """The service need keep nothing in memory any more."""
+        await self._line.close(lambda: self._service.close("success"))
+
     async def _training(self) -> tinker.TrainingClient:
         """The policy on the service, made when it is first needed: a run that goes on loads another."""
         if self._client is None:
@@ -129,31 +140,49 @@ class Tinker:
 
 
 async def _both(first: Awaitable[A], second: Awaitable[B]) -> tuple[A, B]:
-    """Both results. If the first failed, that is why the second did."""
-    one, other = await asyncio.gather(first, second, return_exceptions=True)
-    if isinstance(one, BaseException):
-        raise one
-    if isinstance(other, BaseException):
-        raise other
-    return one, other
+    """Both results. If the first failed, that is why the second did, or why it never comes."""
+    one, other = asyncio.ensure_future(first), asyncio.ensure_future(second)
+    try:
+        await asyncio.wait({one, other}, return_when=asyncio.FIRST_EXCEPTION)
+        return await one, await other
+    finally:
+        one.cancel()
+        other.cancel()
+        await asyncio.gather(one, other, return_exceptions=True)
 
 
-def _context(line: Line, model: str) -> int:
-    """The longest sequence the service takes of this model, which it must have."""
+def _context(line: Line, model: str) -> int | None:
+    """The longest sequence the service takes of this model, which it must have, if it says."""
     offered = line.get("get_server_capabilities").get("supported_models")
-    known = {str(one.get("model_name")): one for one in offered or [] if isinstance(one, dict)}
+    listed: list[Any] = offered if isinstance(offered, list) else []
+    known = {str(one.get("model_name")): one for one in listed if isinstance(one, dict)}
     if model not in known:
-        some = ", ".join(sorted(known)[:20])
+        some = visible(", ".join(sorted(known)[:20]))
         raise UserError(f"model: {line.host} has no {model!r}; it has {some or 'none'}")
     length = known[model].get("max_context_length")
+    return length if isinstance(length, int) and length > 0 else None
+
+
+def _own_context(model: str) -> int:
+    """The longest sequence by the model's own config."""
+    from transformers import AutoConfig
+
+    try:
+        length = AutoConfig.from_pretrained(_found(model)).get_text_config().max_position_embeddings
+    except Exception:  # a model with none, one this transformers does not know, …: each raises in its own way
+        return _CONTEXT
     return length if isinstance(length, int) and length > 0 else _CONTEXT
 
 
 def _chat(model: str) -> Chat:
     """The tokenizer of the model, without its weights."""
+    return load_chat(_found(model))
+
+
+def _found(model: str) -> str:
     from peergrad.engines.local.models import MODELS, resolve
 
-    return load_chat(str(resolve(model)) if model in MODELS or model.endswith(".gguf") else model)
+    return str(resolve(model)) if model in MODELS or model.endswith(".gguf") else model
 
 
 def _write(folder: Path, note: str) -> None:
@@ -211,7 +240,8 @@ def _stats(
     if not math.isfinite(value) and not skipped:
         raise EngineError(
             "the loss of an update is not finite, and the service does not say that it left the weights alone; "
-            "go on from the last checkpoint with a lower learning rate"
+            "the same command tries that step again, a new run may have a lower learning rate"
         )
-    norm = applied.get("grad_norm", math.nan)
+    norms = [value for name, value in applied.items() if name.rpartition("/")[2] == "grad_norm"]  # some say whose it is
+    norm = norms[0] if norms else math.nan
     return StepStats(value, norm, skipped=skipped, metrics=losses.optim_metrics(new, old, mask))

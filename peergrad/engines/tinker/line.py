@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
-import re
+import queue
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -16,19 +17,18 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
-import tinker
-from tinker.types import RequestErrorCategory
 
 from peergrad.debate.errors import EngineError, Halted, UserError
 from peergrad.engines.openai.secrets import Secrets
-from peergrad.engines.tinker.rules import KEY_ENV
+from peergrad.engines.tinker.faults import LATER, meant, refused
 
 T = TypeVar("T")
 
 _FIRST_S = 10.0  # for the first answer of a server
+_LAST_S = 3.0  # for a goodbye
+_MOST_BYTES = 4 * 2**20  # of an answer to a short question
 _PULSE_S = 5.0  # while something is awaited, the server is asked so often whether it lives
 _MISSED = 6  # and so many silences in a row mean that it does not
-_LATER = "the same command goes on from the last checkpoint"
 
 
 class Line:
@@ -38,23 +38,33 @@ class Line:
         self.url, self.host = url, urlsplit(url).netloc
         self._headers, self._deadline_s = {"X-API-Key": key}, deadline_s
         self._quoted = Secrets((key,)).quoted
-        self._heard = _Heard()
-        logging.getLogger("tinker").addHandler(self._heard)  # it would else write over what the person sees
         self._asked, self._missed = 0.0, 0
 
     def get(self, path: str) -> dict[str, Any]:
         """A short question, before anything else is done."""
+        no_tinker = f"base_url: {self.host} does not speak the Tinker protocol there; give the right address, without /v1"
         try:
-            answer = httpx.get(f"{self.url}/api/v1/{path}", headers=self._headers, timeout=_FIRST_S)
-            answer.raise_for_status()
-            return dict(answer.json())
-        except httpx.HTTPStatusError as error:
-            raise self._judged(error.response.status_code, self._quoted(error.response.text), "at the start") from None
-        except httpx.HTTPError as error:
-            why = self._quoted(str(error)) or type(error).__name__
+            status, body = _within(_FIRST_S, lambda: self._got(path))
+        except (httpx.HTTPError, TimeoutError) as error:
+            why = self._quoted(str(error)) or "no answer in time"
             raise UserError(f"base_url: {self.host} can't be reached ({why}); start the server, or correct it") from None
-        except (ValueError, TypeError):
-            raise UserError(f"base_url: {self.host} does not speak the Tinker protocol; correct the address") from None
+        if 300 <= status < 400 or status in (404, 405):
+            raise UserError(no_tinker)
+        if status != 200:
+            raise refused(self.host, status, self._quoted(body.decode("utf-8", "replace")), "the first question")
+        try:
+            return dict(json.loads(body))
+        except (ValueError, TypeError, RecursionError):
+            raise UserError(no_tinker) from None
+
+    def _got(self, path: str) -> tuple[int, bytes]:
+        with httpx.stream("GET", f"{self.url}/api/v1/{path}", headers=self._headers, timeout=_FIRST_S) as answer:
+            body = b""
+            for part in answer.iter_bytes():
+                body += part
+                if len(body) > _MOST_BYTES:
+                    raise httpx.DecodingError("its answer has no end")
+            return answer.status_code, body
 
     def delete(self, path: str) -> None:
         """Have something removed, sooner or later, if the server can: nothing depends on it."""
@@ -69,20 +79,25 @@ class Line:
         """What something comes to, within the deadline. ``what`` says what it is in a sentence: 'the update'."""
         begun, task = time.monotonic(), asyncio.ensure_future(awaited)
         try:
-            while not task.done():
-                left = self._deadline_s - (time.monotonic() - begun)
-                if left <= 0:
-                    said = self._heard.since(begun)
-                    more = f"; its client says: {self._quoted(said)}" if said else ""
-                    raise EngineError(f"{self.host}: {what} took longer than {self._deadline_s:g} s{more}; {_LATER}")
-                await asyncio.wait({task}, timeout=min(_PULSE_S, left))
-                if not task.done() and await self._silent():
-                    raise EngineError(f"{self.host} can't be reached any more, while waiting for {what}; {_LATER}")
-            return task.result()
-        except (tinker.TinkerError, ValueError) as error:  # ValueError: what the client raises if a result is not to be had
-            raise self._meant(error, what) from None
+            async with asyncio.timeout(self._deadline_s):
+                while not task.done():
+                    await asyncio.wait({task}, timeout=_PULSE_S)
+                    if "billing" in _HEARD.since(begun):
+                        said = self._quoted(_HEARD.since(begun))
+                        raise Halted(f"{self.host}: the account has no credit left ({said}); {LATER}")
+                    if not task.done() and await self._silent():
+                        raise EngineError(f"{self.host} can't be reached any more, while waiting for {what}; {LATER}")
+        except TimeoutError:
+            said = _HEARD.since(begun)
+            more = f"; its client says: {self._quoted(said)}" if said else ""
+            raise EngineError(f"{self.host}: {what} took longer than {self._deadline_s:g} s{more}; {LATER}") from None
         finally:
-            task.cancel()
+            if not task.done():
+                task.cancel()
+        try:
+            return task.result()
+        except Exception as error:  # the client lets all kinds through, its own assertions among them
+            raise meant(self.host, error, what, self._quoted) from None
 
     async def in_thread(self, what: str, work: Callable[[], T]) -> T:
         """The same for a call that blocks. Its thread is left behind if it does so for too long."""
@@ -105,53 +120,46 @@ class Line:
         threading.Thread(target=run, daemon=True).start()
         return await self.wait(what, future)
 
+    async def close(self, goodbye: Callable[[], object]) -> None:
+        """Say goodbye, without waiting long for an answer."""
+        with contextlib.suppress(Exception):
+            await asyncio.to_thread(_within, _LAST_S, goodbye)
+
     async def _silent(self) -> bool:
         """Whether the server has not answered for a while. All who wait share one question."""
         now = time.monotonic()
         if now - self._asked >= _PULSE_S:
             self._asked = now
             try:
-                async with httpx.AsyncClient(timeout=_PULSE_S) as client:
-                    answer = await client.get(f"{self.url}/api/v1/healthz", headers=self._headers)
-                answer.raise_for_status()
-                self._missed = 0
-            except httpx.HTTPError:
-                self._missed += 1
+                status, _ = await asyncio.to_thread(_within, _PULSE_S, lambda: self._got("healthz"))
+            except (httpx.HTTPError, TimeoutError):
+                status = 0
+            self._missed = 0 if status == 200 else self._missed + 1
         return self._missed >= _MISSED
 
-    def _meant(self, error: Exception, what: str) -> Exception:
-        said = self._quoted(str(error).split(" for self.request_id")[0])
-        if isinstance(error, tinker.APIStatusError):
-            body = error.body
-            detail = body.get("detail") if isinstance(body, dict) else None
-            return self._judged(error.status_code, self._quoted(str(detail or error)), what)
-        if isinstance(error, tinker.RequestFailedError) and error.category is RequestErrorCategory.User:
-            return EngineError(f"{self.host} refuses {what} ({said})")
-        if isinstance(error, ValueError):
-            status = re.search(r"status (\d{3})", str(error))
-            return self._judged(int(status[1]) if status else 500, said, what)
-        if isinstance(error, tinker.APIConnectionError):
-            return EngineError(f"{self.host} can't be reached ({said}), while waiting for {what}; {_LATER}")
-        return EngineError(f"{self.host}: {what} failed ({said}); {_LATER}")
 
-    def _judged(self, status: int, said: str, what: str) -> Exception:
-        if status == 401:
-            return UserError(f"{KEY_ENV}: {self.host} does not accept the key (401); put the right one into the environment")
-        if status == 403:
-            return UserError(f"{KEY_ENV}: the key has no access, {what} ({status}: {said})")
-        if status == 402:
-            return Halted(f"{self.host}: the account has no credit left (402: {said}); {_LATER}")
-        if status == 404:
-            return EngineError(f"{self.host}: {what}: it does not know (any more) what is asked for (404: {said}); {_LATER}")
-        if status == 429:
-            return EngineError(f"{self.host} is busy (429: {said}), {what}; {_LATER}")
-        if status < 500:
-            return EngineError(f"{self.host} refuses {what} ({status}: {said})")
-        return EngineError(f"{self.host}: {what} failed ({status}: {said}); {_LATER}")
+def _within(seconds: float, work: Callable[[], T]) -> T:
+    """What something comes to, or ``TimeoutError``; its thread is then left behind."""
+    done: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            done.put((work(), None))
+        except Exception as error:
+            done.put((None, error))
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        result, failed = done.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError(f"no answer within {seconds:g} s") from None
+    if failed:
+        raise failed
+    return result  # type: ignore[return-value]
 
 
 class _Heard(logging.Handler):
-    """Remembers the last thing the client complained about."""
+    """Remembers the last thing the client complained about, which it would else write over what the person sees."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -162,3 +170,7 @@ class _Heard(logging.Handler):
 
     def since(self, moment: float) -> str:
         return self._last[1] if self._last[0] >= moment else ""
+
+
+_HEARD = _Heard()
+logging.getLogger("tinker").addHandler(_HEARD)

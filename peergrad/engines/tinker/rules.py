@@ -34,9 +34,9 @@ class TinkerRules:
     """The longest that anything is waited for."""
 
 
-def address(rules: TinkerRules, environ: Mapping[str, str] = os.environ) -> str:
+def address(base_url: str | None, environ: Mapping[str, str] = os.environ) -> str:
     """Where the service is."""
-    for url, where in ((rules.base_url, "base_url"), (environ.get("TINKER_BASE_URL", "").strip(), "TINKER_BASE_URL")):
+    for url, where in ((base_url, "base_url"), (environ.get("TINKER_BASE_URL", "").strip(), "TINKER_BASE_URL")):
         if url:
             check_address(url, where)
             return url.rstrip("/")

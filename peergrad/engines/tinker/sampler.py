@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Sequence
 
 import tinker
 
 from peergrad.debate.errors import EngineError
-from peergrad.debate.sampler import Answer
+from peergrad.debate.sampler import Answer, all_of
 from peergrad.debate.types import Ask, Reply, Tokens
 from peergrad.engines.local.chat import Chat
 from peergrad.engines.tinker.line import Line
@@ -24,7 +23,7 @@ class TinkerSampler:
         self._ends = tuple(text for id in sorted(chat.ends) if (text := chat.piece(id).decode("utf-8", "ignore")))
 
     async def sample(self, asks: Sequence[Ask]) -> Sequence[Answer]:
-        return await asyncio.gather(*map(self._one, asks))
+        return await all_of([self._one(ask) for ask in asks])
 
     async def _one(self, ask: Ask) -> Answer:
         prompt_T = self._chat.prompt(ask.messages)
@@ -35,7 +34,8 @@ class TinkerSampler:
             max_tokens=min(max(1, ask.max_tokens), room),
             seed=_seed(ask, self._seed),
             temperature=ask.temperature,
-            stop=[*ask.stop, *self._ends] if ask.stop else None,
+            # Not all services end a reply where its turn ends unless they are told to.
+            stop=[*ask.stop, *self._ends] if ask.stop else sorted(self._chat.ends),
         )
         prompt = tinker.ModelInput.from_ints(prompt_T.tolist())
         try:
@@ -46,10 +46,12 @@ class TinkerSampler:
 
 
 def _reply(made: tinker.SampleResponse, prompt: list[int], ask: Ask, chat: Chat) -> Answer:
-    sequence = made.sequences[0]
-    ids, logprobs = list(sequence.tokens), sequence.logprobs
-    if not ids or logprobs is None or len(logprobs) != len(ids):
+    sequence = made.sequences[0] if made.sequences else None
+    ids, logprobs = (list(sequence.tokens), sequence.logprobs) if sequence else ([], None)
+    if not sequence or not ids or logprobs is None or len(logprobs) != len(ids):
         return EngineError("the service gave a reply without tokens, or without their log-probabilities")
+    if min(ids) < 0 or len(ids) > max(1, ask.max_tokens):
+        return EngineError("the service gave a reply that no model gives: tokens below 0, or more than were asked for")
     text, starts = chat.text(ids)
     ended = ids[-1] in chat.ends or any(stop in text for stop in ask.stop)
     truncated = sequence.stop_reason == "length" and not ended
@@ -57,6 +59,6 @@ def _reply(made: tinker.SampleResponse, prompt: list[int], ask: Ask, chat: Chat)
 
 
 def _seed(ask: Ask, seed: int) -> int:
-    """The ask's own, the same whoever else is being sampled."""
+    """The ask's own, the same whoever else is being sampled. Not all services take more than 31 bits."""
     name = f"{seed}\n{ask.debate}\n{ask.agent}\n{ask.turn}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big") >> 2
+    return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest(), "big") >> 1
