@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import socket
@@ -13,6 +12,7 @@ from typing import Literal
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
+from peergrad.engines.tinker.rules import loopback
 
 KEY_ENV = "PEERGRAD_SERVE_KEY"
 _BACKLOG = 2048
@@ -74,7 +74,7 @@ def serve(config: ServeConfig) -> None:
     )
     rules = ServeRules(model=config.model, out=config.out, max_models=config.max_models, max_samplers=config.max_samplers)
     where, port = f"[{config.host}]" if ":" in config.host else config.host, bound.getsockname()[1]
-    app = application(Service(engine, rules), key, loopback=where if _loopback(config.host) else None)
+    app = application(Service(engine, rules), key, loopback=where if loopback(config.host) else None)
     _say(f"serving {config.model} at http://{where}:{port}; Ctrl-C stops")
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=3, lifespan="on"))
     server.run(sockets=[bound])
@@ -89,16 +89,9 @@ def _key(host: str) -> str | None:
     key = os.environ.get(KEY_ENV, "").strip()
     if key and not re.fullmatch(r"tml-[\x21-\x7e]{4,}", key):
         raise UserError(f"{KEY_ENV}: holds no key that clients take; it must begin with tml- and have no spaces")
-    if not key and not _loopback(host):
+    if not key and not loopback(host):
         raise UserError(f"host: {host} can be reached from elsewhere; put a key that begins with tml- into {KEY_ENV}")
     return key or None
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -19,7 +19,7 @@ from peergrad.debate.sampler import Sampler
 from peergrad.debate.types import Ask
 from peergrad.engines.openai.meter import Meter
 from peergrad.engines.openai.rules import ApiRules, check_address, host
-from peergrad.engines.tinker.rules import TinkerRules, address, key
+from peergrad.engines.tinker.rules import CHECKPOINT, TinkerRules, address, key
 from peergrad.runs.folder import Run
 from peergrad.settings import from_file
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from peergrad.engines.local.engine import Local
     from peergrad.engines.openai.engine import Api
     from peergrad.engines.tinker.engine import Tinker
-
-_SERVED = "tinker.json"
 
 
 class Pace(TypedDict):
@@ -83,7 +81,7 @@ def player(name: str, url: str | None = None) -> Player:
         if not found:
             raise UserError(f"model: the run in {path} has no checkpoint yet; train it, or name its base model")
         return Player(_base_of(run), found[1])
-    if run and weights_of(path).name == _SERVED:
+    if run and weights_of(path).name == CHECKPOINT:
         return Player(_base_of(run), path)
     try:
         config = path / "adapter_config.json"
@@ -101,7 +99,7 @@ def player(name: str, url: str | None = None) -> Player:
 
 def weights_of(checkpoint: Path) -> Path:
     """The file that tells one checkpoint's weights from another's: the adapter, or where the service keeps it."""
-    served = checkpoint / _SERVED
+    served = checkpoint / CHECKPOINT
     return served if served.exists() else checkpoint / "adapter_model.safetensors"
 
 
@@ -167,7 +165,7 @@ class Players:
         """A sampler for a player, to be given to ``play_all`` as it is."""
         if who.url is not None:
             return await self._open.enter_async_context(self._served(who.base, who.url))
-        if who.adapter is not None and (weights_of(who.adapter).name == _SERVED) != (self._config.engine == "tinker"):
+        if who.adapter is not None and (weights_of(who.adapter).name == CHECKPOINT) != (self._config.engine == "tinker"):
             right = "tinker" if self._config.engine == "local" else "local"
             raise UserError(f"model: the weights in {who.adapter} are of the engine {right}; give engine {right}")
         engine = self._engines.get(who.base)

@@ -5,7 +5,6 @@ import itertools
 import json
 import random
 import secrets
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -33,7 +32,7 @@ from peergrad.serve.sampling import Desk
 from peergrad.serve_command import ServeConfig, serve
 from tests.runs.killing import PARROT
 from tests.tinker.messages import PROTOBUF, adam, lesson
-from tests.tinker.processes import ROOT, Server
+from tests.tinker.processes import Server
 from tests.tinker.proxy import Proxy
 
 MODEL = str(PARROT)
@@ -284,26 +283,6 @@ def test_requests_are_sampled_together():
     made = asyncio.run(go())
     assert [len(one.ids) for (one,) in made] == [5] * 20
     assert desk.batches == 2
-
-
-NO_TORCH = """
-import asyncio, sys
-sys.modules.update(torch=None, peft=None, gguf=None)
-from peergrad.debate.types import Message
-from peergrad.debate.types import Ask
-from peergrad.engines.tinker.engine import Tinker
-from peergrad.engines.tinker.rules import TinkerRules
-engine = Tinker(TinkerRules(model=sys.argv[1], base_url=sys.argv[2], rank=2, deadline_s=20))
-ask = Ask("d", 0, 0, 0, (Message("user", "What is 1 + 1?"),), (), 8)
-async def go():
-    return await (await engine.sampler()).sample([ask])
-print(asyncio.run(go())[0].tokens)
-"""
-
-
-def test_the_client_needs_no_torch(server):
-    done = subprocess.run([sys.executable, "-c", NO_TORCH, MODEL, server.url], capture_output=True, text=True, cwd=ROOT)
-    assert "8 sampled" in done.stdout or "sampled, temperature=1.0" in done.stdout, done.stderr[-2000:]
 
 
 class Raw:

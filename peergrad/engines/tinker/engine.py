@@ -23,23 +23,17 @@ from peergrad.debate.quote import visible
 from peergrad.debate.types import Ask, Floats, Tokens
 from peergrad.engines.local.chat import Chat, load_chat
 from peergrad.engines.tinker.line import Line
-from peergrad.engines.tinker.rules import TinkerRules, address, key
+from peergrad.engines.tinker.rules import CHECKPOINT, TinkerRules, address, key
 from peergrad.engines.tinker.sampler import TinkerSampler
 from peergrad.learn import losses
 from peergrad.learn.datums import Datum
-from peergrad.learn.losses import LossName
+from peergrad.learn.losses import RATIO_BOUNDS, LossName
 from peergrad.learn.trainer import StepStats
 
 A = TypeVar("A")
 B = TypeVar("B")
 
-CHECKPOINT = "tinker.json"
 _CONTEXT = 32768  # where neither a service nor the model says
-# The bounds of the ratios, as in learn/losses.py: services have defaults of their own.
-_BOUNDS: dict[LossName, dict[str, float | str]] = {
-    "ppo": {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2},
-    "cispo": {"clip_low_threshold": 0.0, "clip_high_threshold": 4.0},
-}
 
 
 class Tinker:
@@ -92,7 +86,7 @@ class Tinker:
         client = await self._training()
         adam = tinker.AdamParams(learning_rate=lr, beta1=0.9, beta2=0.95, eps=1e-8, grad_clip_norm=self._rules.max_grad_norm)
         # Both are sent before either is awaited, and so are all parts of a large batch: the service never idles.
-        computed = await client.forward_backward_async([_sent(d, loss) for d in data], loss, _BOUNDS.get(loss))
+        computed = await client.forward_backward_async([_sent(d, loss) for d in data], loss, _bounds(loss))
         applied = await client.optim_step_async(adam)
         made, done = await self._line.wait("the update", _both(computed.result_async(), applied.result_async()))
         return _stats(data, loss, made, done.metrics or {})
@@ -208,6 +202,14 @@ def _sent(datum: Datum, loss: LossName) -> tinker.Datum:
     inputs = {name: _tensor(column.astype(np.float32), "float32") for name, column in columns.items()}
     inputs["target_tokens"] = _tensor(datum.targets_T.astype(np.int64), "int64")
     return tinker.Datum(model_input=tinker.ModelInput.from_ints(datum.inputs_T.tolist()), loss_fn_inputs=inputs)
+
+
+def _bounds(loss: LossName) -> dict[str, float | str] | None:
+    """The bounds of the ratios, which are sent because services have defaults of their own."""
+    if loss not in RATIO_BOUNDS:
+        return None
+    low, high = RATIO_BOUNDS[loss]
+    return {"clip_low_threshold": low, "clip_high_threshold": high}
 
 
 def _tensor(column: np.ndarray, dtype: str) -> tinker.TensorData:

@@ -14,6 +14,7 @@ from peergrad.engines.openai.rules import check_address
 
 KEY_ENV = "TINKER_API_KEY"
 HOSTED = "https://tinker.thinkingmachines.dev/services/tinker-prod"
+CHECKPOINT = "tinker.json"  # the file in a run's checkpoint that says where the service keeps it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ def address(base_url: str | None, environ: Mapping[str, str] = os.environ) -> st
 def key(url: str, environ: Mapping[str, str] = os.environ) -> str:
     """The key. A server on this machine may need none, but the client insists on one."""
     found = environ.get(KEY_ENV, "").strip()
-    if not found and _here(url):
+    if not found and loopback(urlsplit(url).hostname or ""):
         return "tml-none"
     if not found:
         raise UserError(f"{KEY_ENV}: is not set; put the key of {urlsplit(url).netloc} into it")
@@ -55,8 +56,8 @@ def key(url: str, environ: Mapping[str, str] = os.environ) -> str:
     return found
 
 
-def _here(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
+def loopback(host: str) -> bool:
+    """Whether this is an address of this machine that no other can reach."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
