@@ -20,6 +20,7 @@ from peergrad.serve.promises import Promises
 from peergrad.serve.refusals import Gone
 from peergrad.serve.results import Result
 from peergrad.serve.service import ServeRules, Service
+from peergrad.serve.store import Store
 from peergrad.serve_command import ServeConfig, _bound, serve
 from tests.runs.killing import PARROT
 from tests.tinker.messages import PROTOBUF, adam, add, lesson
@@ -61,6 +62,10 @@ class Client:
 
     async def base(self):
         body = {"session_id": self.id, "sampling_session_seq_id": 0, "base_model": MODEL}
+        return (await self.post("create_sampling_session", body)).json()["sampling_session_id"]
+
+    async def sampler_of(self, path):
+        body = {"session_id": self.id, "sampling_session_seq_id": 1, "model_path": path}
         return (await self.post("create_sampling_session", body)).json()["sampling_session_id"]
 
     async def live(self, model, number):
@@ -295,6 +300,30 @@ def test_a_slow_disk_stops_nobody(tmp_path, monkeypatch):
             model = await one.model()
             async with answering(within=0.5):
                 assert await one.weights(model, 1)
+            slow(monkeypatch, files, "remove", 0.8)
+            slow(monkeypatch, Store, "all", 0.8)
+            async with answering(within=0.5):
+                kept = f"training_runs/{model}/checkpoints"
+                assert len((await one.http.get(kept)).json()["checkpoints"]) == 1
+                assert (await one.http.delete(f"{kept}/weights/at-1")).status_code == 204
+            assert not (tmp_path / model / "weights" / "at-1").exists()
+
+    asyncio.run(go())
+
+
+def test_samplers_of_a_checkpoint_that_is_removed(tmp_path):
+    async def go():
+        async with served(tmp_path, max_samplers=2) as begin:
+            clients = [await begin() for _ in range(2)]
+            model = await clients[0].model()
+            path = {"model_id": model, "seq_id": 1, "path": "a"}
+            kept = (await clients[0].result(await clients[0].asked("save_weights_for_sampler", path))).json()["path"]
+            samplers = [await one.sampler_of(kept) for one in clients]
+            assert (await clients[0].http.delete(f"training_runs/{model}/checkpoints/sampler_weights/a")).status_code == 204
+            for one, sampler in zip(clients, samplers, strict=True):
+                made = await one.result((await one.sample(sampler, 3)).json()["request_id"])
+                assert len(pb.SampleResponse.FromString(made.content).sequences) == 1
+                assert (await one.http.get(f"samplers/{sampler}")).json()["model_path"] is None
 
     asyncio.run(go())
 

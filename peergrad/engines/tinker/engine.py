@@ -120,7 +120,7 @@ class Tinker:
 
     async def close(self) -> None:
         """The service need keep nothing in memory any more."""
-        await self._line.close(lambda: self._service.close("success"))
+        await self._line.close(lambda: self._service.close("success").result())
 
     async def _training(self) -> tinker.TrainingClient:
         """The policy on the service, made when it is first needed: a run that goes on loads another."""

@@ -122,6 +122,8 @@ class Line:
 
     async def close(self, goodbye: Callable[[], object]) -> None:
         """Say goodbye, without waiting long for an answer."""
+        if self._missed >= _MISSED:  # nobody is there
+            return
         with contextlib.suppress(Exception):
             await asyncio.to_thread(_within, _LAST_S, goodbye)
 
