@@ -12,6 +12,7 @@ from peergrad import Batcher, EngineError, Parallel, Question, Scripted, Seats, 
 from peergrad.debate.errors import Halted
 from peergrad.debate.sampler import answered
 from peergrad.debate.types import Reply, Tokens
+from peergrad.learn.train import self_play
 from tests.helpers import full, short
 
 
@@ -285,3 +286,5 @@ def test_a_halt_keeps_what_is_done_and_says_why():
     assert len(played.debates) + len(played.dropped) == 5
     assert set(played.dropped.values()) == {"spent"}
     assert asyncio.run(play_all(Parallel(), questions(2), Scripted(talk))).halted is None
+    with pytest.raises(EngineError, match=r"^spent$"):
+        asyncio.run(self_play(Parallel(agents=3, max_rounds=3), lambda _: questions(5))(0, Spent(talk)))

@@ -155,6 +155,8 @@ def self_play(
         questions = batch(step)
         async with Batcher(sampler, max_calls=max_calls, deadline_s=deadline_s) as batcher:
             played = await play_all(protocol, questions, batcher, prefix=f"step-{step + 1}/", done=done)
+        if played.halted:  # what is left of the batch is not the batch that was asked for
+            raise EngineError(played.halted)
         if questions and not played.debates:
             reason = next(iter(played.dropped.values()))
             raise EngineError(f"all {len(questions)} debates of a batch were dropped; the first because: {reason}")

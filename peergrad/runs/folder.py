@@ -123,6 +123,10 @@ class Run:
         try:
             yield
         finally:
+            with contextlib.suppress(OSError):
+                if os.listdir(self.path) == ["lock"]:  # nothing came of it: the model can't be loaded
+                    os.unlink(self.path / "lock")
+                    os.rmdir(self.path)
             os.close(descriptor)
 
     # What happened

@@ -187,6 +187,7 @@ def test_a_model_that_can_not_be_loaded_leaves_no_run(whole, tmp_path):
             run(tmp_path / "run", model=str(tmp_path / broken))
     with pytest.raises(UserError, match="device: 'quantum' can't be used"):
         run(tmp_path / "run", device="quantum")
+    assert not (tmp_path / "run").exists()
     assert adapter(run(tmp_path / "run")) == adapter(whole)
 
 
