@@ -1,47 +1,73 @@
-"""Sampling for many requests at once: all that wait for the same weights are sampled together."""
+"""Sampling for many requests at once: all that want the same weights are sampled together, whenever they come."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import queue
 from dataclasses import dataclass
+from functools import partial
 
 from peergrad.debate.errors import EngineError
 from peergrad.debate.types import Floats, Ids
-from peergrad.engines.local.sampler import LocalSampler, Sampled, Start
+from peergrad.engines.local.sampler import LocalSampler, Sampled, Start, Wanted
 
 # A burst of requests comes in pieces: it is over when nothing came for so long.
 _PAUSE_S, _PAUSES = 0.004, 12
 
 
 @dataclass(eq=False, slots=True)
-class _Waiting:
+class _Request:
+    """Starts that belong together, what has come of each so far, and who waits for all of it."""
+
     sampler: LocalSampler
     starts: list[Start]
-    made: asyncio.Future[list[Sampled | EngineError]]
+    parts: list[Sampled | None]
+    made: asyncio.Future[list[Sampled]]
+
+    def take(self, index: int, found: Sampled | EngineError) -> None:
+        if self.made.done():  # whoever asked has left, or another part failed
+            return
+        if isinstance(found, EngineError):
+            self.made.set_exception(found)
+            return
+        self.parts[index] = found
+        whole = [part for part in self.parts if part is not None]
+        if len(whole) == len(self.parts):
+            self.made.set_result(whole)
 
 
 class Desk:
-    """Hands requests to samplers, in large batches, those that wait longest first. One that is cancelled is not done."""
+    """Hands requests to samplers, those that wait longest first. A request joins what is under way for its sampler, unless
+    somebody waits who can't. One that is cancelled is not begun.
+    """
 
     def __init__(self) -> None:
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_Request] = []
+        self._run: _Run | None = None
         self._working: asyncio.Task[None] | None = None
-        self._scoring = asyncio.Lock()
+        self._scoring, self._to_score = asyncio.Lock(), 0
         self.batches = 0
 
     async def score(self, sampler: LocalSampler, ids_T: Ids) -> Floats:
         """The log-probability of each of these tokens but the first; one request at a time, so that few threads wait."""
-        async with self._scoring:
-            return await sampler.logprobs(ids_T)
+        self._to_score += 1
+        try:
+            async with self._scoring:
+                return await sampler.logprobs(ids_T)
+        finally:
+            self._to_score -= 1
 
     async def sample(self, sampler: LocalSampler, starts: list[Start]) -> list[Sampled]:
         """What comes after each of these starts."""
-        one = _Waiting(sampler, starts, asyncio.get_running_loop().create_future())
-        self._waiting.append(one)
-        if self._working is None or self._working.done():
-            self._working = asyncio.create_task(self._work())
-        return _whole(await one.made)
+        one = _Request(sampler, starts, [None] * len(starts), asyncio.get_running_loop().create_future())
+        run, others = self._run, self._waiting or self._to_score
+        if run is not None and run.open and run.sampler is sampler and not others:
+            run.join(one)
+        else:
+            self._waiting.append(one)
+            if self._working is None or self._working.done():
+                self._working = asyncio.create_task(self._work())
+        return await one.made
 
     async def _work(self) -> None:
         while self._waiting:
@@ -49,11 +75,14 @@ class Desk:
             self._waiting = [one for one in self._waiting if not one.made.done()]  # all but the cancelled
             if not self._waiting:
                 return
-            sampler = self._waiting[0].sampler
-            batch = [one for one in self._waiting if one.sampler is sampler]
-            self._waiting = [one for one in self._waiting if one.sampler is not sampler]
+            self._run = _Run(self._waiting[0].sampler)
+            for one in self._waiting:
+                if one.sampler is self._run.sampler:
+                    self._run.join(one)
+            self._waiting = [one for one in self._waiting if one.sampler is not self._run.sampler]
             self.batches += 1
-            await _sampled(sampler, batch)
+            left, self._run = await self._run.go(), None
+            self._waiting = left + self._waiting
 
     async def _gathered(self) -> None:
         for _ in range(_PAUSES):
@@ -63,36 +92,51 @@ class Desk:
                 return
 
 
-async def _sampled(sampler: LocalSampler, batch: Sequence[_Waiting]) -> None:
-    """Sample for those who wait; if all of them leave, that is the end of it."""
-    going = asyncio.create_task(sampler.go_on([start for one in batch for start in one.starts]))
-    here = len(batch)
+class _Run:
+    """One sampler at work, until all who joined have what they wanted."""
 
-    def left(_: object) -> None:
-        nonlocal here
-        here -= 1
-        if not here:
-            going.cancel()
+    def __init__(self, sampler: LocalSampler) -> None:
+        self.sampler, self.open = sampler, True
+        self._loop = asyncio.get_running_loop()
+        self._coming: queue.SimpleQueue[Wanted] = queue.SimpleQueue()
+        self._here: dict[_Request, None] = {}
+        self._going: asyncio.Task[None] | None = None
 
-    for one in batch:
-        one.made.add_done_callback(left)
-    await asyncio.wait({going})
-    waiting = [one for one in batch if not one.made.done()]
-    if going.cancelled():
-        return
-    if error := going.exception():
-        for one in waiting:
-            one.made.set_exception(error)
-        return
-    made = iter(going.result())
-    for one in batch:
-        found = [next(made) for _ in one.starts]
-        if not one.made.done():
-            one.made.set_result(found)
+    def join(self, one: _Request) -> None:
+        self._here[one] = None
+        one.made.add_done_callback(partial(self._left, one))
+        for index, (start, part) in enumerate(zip(one.starts, one.parts, strict=True)):
+            if part is None:
+                self._coming.put(Wanted(start, partial(self._tell, one, index)))
 
+    def _tell(self, one: _Request, index: int, found: Sampled | EngineError | None) -> None:
+        """On the thread that samples."""
+        self._loop.call_soon_threadsafe(self._told, one, index, found)
 
-def _whole(made: Sequence[Sampled | EngineError]) -> list[Sampled]:
-    for one in made:
-        if isinstance(one, EngineError):
-            raise one
-    return [one for one in made if isinstance(one, Sampled)]
+    def _told(self, one: _Request, index: int, found: Sampled | EngineError | None) -> None:
+        if found is None:
+            self.open = False  # who comes now would keep this one waiting
+        else:
+            one.take(index, found)
+
+    def _left(self, one: _Request, made: asyncio.Future[list[Sampled]]) -> None:
+        self._here.pop(one, None)
+        if made.cancelled() and not self._here and self._going is not None:
+            self._going.cancel()  # nobody is left to sample for
+
+    def _come(self) -> list[Wanted]:
+        """Those who joined since this was last asked; on the thread that samples."""
+        found: list[Wanted] = []
+        while not self._coming.empty():
+            found.append(self._coming.get())
+        return found
+
+    async def go(self) -> list[_Request]:
+        """Sample. Returns those who came too late or did not fit, in the order they came."""
+        self._going = asyncio.create_task(self.sampler.flow(self._come))
+        await asyncio.wait({self._going})
+        if not self._going.cancelled() and (error := self._going.exception()):
+            for one in list(self._here):
+                if not one.made.done():
+                    one.made.set_exception(error)
+        return [one for one in self._here if not one.made.done()]

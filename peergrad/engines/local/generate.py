@@ -38,6 +38,8 @@ class Job:
     stopped: Callable[[list[int]], bool]
     ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
+    tell: Callable[[], None] = lambda: None
+    """Called when the reply is over, on the thread that samples."""
     held: Held | None = None
     over: bool = False
 
@@ -78,6 +80,7 @@ class Generator:
         self._state: State | None = None
         self._shelf = Shelf(kv_bytes // 2)
         self._in_use: tuple[Adapter, Any] | None = None
+        self._spoiled = False  # a row has had a number that is not finite
         self.prefilled = 0
         self.gone: list[int] = []  # names of weights nobody will sample with again
 
@@ -90,23 +93,33 @@ class Generator:
         return self._row_bytes(tokens) <= self.kv_bytes // 2
 
     @torch.no_grad()
-    def run(self, jobs: Sequence[Job], adapter: Adapter | None, weights: int, cancelled: threading.Event) -> None:
+    def run(
+        self,
+        jobs: Sequence[Job],
+        adapter: Adapter | None,
+        weights: int,
+        cancelled: threading.Event,
+        more: Callable[[Callable[[Job], bool]], list[Job]] | None = None,
+    ) -> None:
         """Sample every job, filling in its tokens; stops early, with replies unfinished, when cancelled.
 
-        ``weights`` names the base model with this adapter: what was computed under the same name is used again.
+        ``weights`` names the base model with this adapter: what was computed under the same name is used again. ``more`` is
+        asked between tokens who else has come; it is given a function that says whether there is room for a job.
         """
         if not jobs:
             return
         waiting = sorted(jobs, key=lambda job: len(job.prompt_T) + job.limit, reverse=True)
         while self.gone:
             self._shelf.drop(self.gone.pop())
-        state = self._make_room(waiting)
+        state = self._make_room(waiting, self.max_rows if more else len(waiting))
         adapter = self._merged(adapter)
         state.use(adapter)
         active: list[Job] = []
         drawn: _Drawn | None = None
         try:
             while (waiting or active) and not cancelled.is_set():
+                if more is not None:
+                    waiting += more(lambda job: self._holds(state, job))
                 while waiting and len(active) < state.rows and not cancelled.is_set():
                     admitted = self._admit(waiting, active, state, weights)
                     active += [job for job, _ in admitted]
@@ -121,8 +134,15 @@ class Generator:
             for job in active:  # cancelled or failed: what the pool holds of them is about to be overwritten
                 assert job.held is not None
                 self._shelf.forget(job.held)
-            if any(not math.isfinite(sum(job.logprobs)) for job in jobs):
+                self._spoiled |= not math.isfinite(sum(job.logprobs))
+            if self._spoiled:
                 state.pool.kv.zero_()  # masked or not, a NaN left in a row would spread to whoever gets it next
+                self._spoiled = False
+
+    def _holds(self, state: State, job: Job) -> bool:
+        """Whether a job fits into the rows there are."""
+        spare = 2 * self._ahead
+        return len(job.prompt_T) + job.limit + spare <= state.positions and job.limit + spare <= state.uniforms.shape[1]
 
     def _merged(self, adapter: Adapter | None) -> Any:
         """What to sample with; made once for the adapter in use, since a copy of the weights may be behind it."""
@@ -133,12 +153,12 @@ class Generator:
             self._in_use = (adapter, self.decoder.merged(adapter))
         return self._in_use[1]
 
-    def _make_room(self, jobs: Sequence[Job]) -> State:
-        """Rows long enough for the longest job, as many as are useful and the budget allows."""
+    def _make_room(self, jobs: Sequence[Job], rows: int) -> State:
+        """Rows long enough for the longest job, as many as are wanted and the budget allows."""
         spare = 2 * self._ahead
         positions = -(-(max(len(job.prompt_T) + job.limit for job in jobs) + spare) // 64) * 64
         uniforms = max(job.limit for job in jobs) + spare
-        wanted = min(self.max_rows, len(jobs))
+        wanted = min(self.max_rows, rows)
         state = self._state
         if state is not None:
             long_enough = state.positions >= positions and state.uniforms.shape[1] >= uniforms
@@ -254,7 +274,9 @@ class Generator:
             else:
                 self._shelf.forget(job.held)
                 job.held.row = None
+                self._spoiled = True
             active.remove(job)
+            job.tell()
             last = max(active, key=lambda other: other.row, default=None)
             if last is not None and last.row > row:
                 assert last.held is not None

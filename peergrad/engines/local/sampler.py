@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,14 @@ class Sampled:
     ended: bool
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanted:
+    """Somebody's start, and whom to tell what came of it; ``None``: there is no room now, come again."""
+
+    start: Start
+    tell: Callable[[Sampled | EngineError | None], None]
+
+
 class LocalSampler:
     """Answers with the weights as they were when it was made. Many share one copy of the base model."""
 
@@ -72,26 +81,56 @@ class LocalSampler:
         finally:
             cancelled.set()  # a thread can't be ended from outside: it looks at this between two tokens
 
-    def _go_on(self, starts: Sequence[Start], cancelled: threading.Event) -> list[Sampled | EngineError]:
+    async def flow(self, more: Callable[[], list[Wanted]]) -> None:
+        """Sample for all who are there and all who come while it lasts; each is told as soon as it is done.
+
+        ``more`` gives those who have come since it was last asked. It is asked on another thread, and they are told on it.
+        The memory is laid out for those who came first.
+        """
+        cancelled = threading.Event()
+        try:
+            await asyncio.to_thread(self._flow, more, cancelled)
+        finally:
+            cancelled.set()
+
+    def _flow(self, more: Callable[[], list[Wanted]], cancelled: threading.Event) -> None:
+        generator = self._engine.generator
+
+        def jobs(fits: Callable[[Job], bool]) -> list[Job]:
+            made: list[Job] = []
+            for one in more():
+                job = self._checked(one.start)
+                if isinstance(job, EngineError):
+                    one.tell(job)
+                elif fits(job):
+                    job.tell = lambda one=one, job=job: one.tell(_sampled(job))
+                    made.append(job)
+                else:
+                    one.tell(None)
+            return made
+
+        with self._engine.sampling, _memory():
+            generator.run(jobs(lambda _: True), self._adapter, self._weights, cancelled, jobs)
+
+    def _checked(self, start: Start) -> Job | EngineError:
+        """A job, if the model and the memory can take it."""
         engine = self._engine
-        jobs = [_job(start, engine.chat, engine.decoder.shape.context) for start in starts]
-        runnable = [job for job in jobs if isinstance(job, Job)]
-        too_long = {id(job) for job in runnable if not engine.generator.fits(len(job.prompt_T) + job.limit)}
-        with engine.sampling:
-            try:
-                engine.generator.run([j for j in runnable if id(j) not in too_long], self._adapter, self._weights, cancelled)
-            except FULL as error:
-                if not ran_out(error):
-                    raise
-                raise EngineError(f"out of memory while sampling; lower kv_gb or max_rows ({error})") from None
+        job = _job(start, engine.chat, engine.decoder.shape.context)
+        if isinstance(job, Job) and not engine.generator.fits(len(job.prompt_T) + job.limit):
+            return EngineError(f"a dialogue of {len(job.prompt_T) + job.limit} tokens does not fit into kv_gb; raise it")
+        return job
+
+    def _go_on(self, starts: Sequence[Start], cancelled: threading.Event) -> list[Sampled | EngineError]:
+        jobs = [self._checked(start) for start in starts]
+        with self._engine.sampling, _memory():
+            runnable = [job for job in jobs if isinstance(job, Job)]
+            self._engine.generator.run(runnable, self._adapter, self._weights, cancelled)
         return [
             job
             if isinstance(job, EngineError)
-            else EngineError(f"a dialogue of {len(job.prompt_T) + job.limit} tokens does not fit into kv_gb; raise it")
-            if id(job) in too_long
             else EngineError("sampling was cancelled")
             if cancelled.is_set()
-            else Sampled(job.ids, job.logprobs, job.ids[-1] in job.ends or job.stopped(job.ids))
+            else _sampled(job)
             for job in jobs
         ]
 
@@ -107,6 +146,21 @@ class LocalSampler:
                 if not ran_out(error):
                     raise
                 raise EngineError(f"out of memory while reading {len(ids_T)} tokens; give fewer ({error})") from None
+
+
+@contextlib.contextmanager
+def _memory() -> Iterator[None]:
+    """Memory that runs out is the world's fault."""
+    try:
+        yield
+    except FULL as error:
+        if not ran_out(error):
+            raise
+        raise EngineError(f"out of memory while sampling; lower kv_gb or max_rows ({error})") from None
+
+
+def _sampled(job: Job) -> Sampled:
+    return Sampled(job.ids, job.logprobs, job.ids[-1] in job.ends or job.stopped(job.ids))
 
 
 def _start(ask: Ask, chat: Chat, seed: int) -> Start:

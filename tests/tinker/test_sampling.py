@@ -1,0 +1,128 @@
+"""Requests that come while others are sampled: they join, they do not wait, and nobody is kept waiting by them."""
+
+import asyncio
+import time
+
+import numpy as np
+import pytest
+
+from peergrad.debate.errors import EngineError
+from peergrad.engines.local.engine import Local
+from peergrad.engines.local.sampler import Start
+from peergrad.serve.sampling import Desk
+from tests.runs.killing import PARROT
+
+
+@pytest.fixture(scope="module")
+def local():
+    return Local.load_model(str(PARROT), threads=1, max_rows=8)
+
+
+def start(name, tokens, prompt=10):
+    return Start(np.arange(20, 20 + prompt, dtype=np.int32), tokens, 1.0, (), frozenset(), name)
+
+
+async def begun(local):
+    """Wait until something is being sampled."""
+    before = local.generator.prefilled
+    end = time.monotonic() + 20
+    while local.generator.prefilled == before:
+        assert time.monotonic() < end
+        await asyncio.sleep(0.002)
+
+
+def ids(made):
+    return [one.ids for one in made]
+
+
+def test_who_comes_later_joins_and_leaves_first(local):
+    desk, sampler, order = Desk(), local.base_sampler(), []
+
+    async def ask(name, tokens):
+        made = await desk.sample(sampler, [start(f"{name} {i}", tokens) for i in range(2)])
+        order.append(name)
+        return ids(made)
+
+    async def go():
+        long = asyncio.create_task(ask("long", 600))
+        await begun(local)
+        short = await asyncio.gather(*(ask(f"short {i}", 5) for i in range(4)))
+        return await long, short
+
+    long, short = asyncio.run(go())
+    assert order[-1] == "long"
+    assert desk.batches == 1
+    assert [len(one) for one in long] == [600, 600]
+    for i, made in enumerate(short):  # what is said does not depend on who else was there
+        alone = asyncio.run(sampler.go_on([start(f"short {i} {j}", 5) for j in range(2)]))
+        assert made == ids(alone)
+
+
+def test_nobody_is_kept_waiting_by_those_who_join(local):
+    desk, sampler, other = Desk(), local.base_sampler(), asyncio.run(local.sampler())
+    stop = asyncio.Event()
+
+    async def crowd(which):
+        count = 0
+        while not stop.is_set():
+            await desk.sample(sampler, [start(f"crowd {which} {count}", 40)])
+            count += 1
+        return count
+
+    async def go():
+        crowds = [asyncio.create_task(crowd(which)) for which in range(3)]
+        await begun(local)
+        joined = desk.batches
+        await desk.sample(other, [start("other weights", 5)])
+        # Longer than what memory was laid out for: it must wait for the next run, and gets one.
+        longer = await desk.sample(sampler, [start("longer", 1500, 300)])
+        scored = await desk.score(sampler, np.arange(20, 60, dtype=np.int32))
+        stop.set()
+        return joined, longer, scored, await asyncio.gather(*crowds)
+
+    joined, longer, scored, counts = asyncio.run(asyncio.wait_for(go(), 60))
+    assert joined == 1
+    assert len(longer[0].ids) == 1500
+    assert np.isfinite(scored[1:]).all()
+    assert min(counts) > 1
+
+
+def test_who_leaves_costs_nobody_anything(local):
+    desk, sampler = Desk(), local.base_sampler()
+
+    async def go():
+        leaving = asyncio.create_task(desk.sample(sampler, [start("leaving", 1500)]))
+        await begun(local)
+        staying = asyncio.create_task(desk.sample(sampler, [start("staying", 20)]))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        made = await staying
+        alone = asyncio.create_task(desk.sample(sampler, [start("alone", 1500)]))
+        await asyncio.sleep(0.1)
+        alone.cancel()  # the last: the run ends, and the next one begins
+        return made, await desk.sample(sampler, [start("next", 7)])
+
+    made, after = asyncio.run(asyncio.wait_for(go(), 60))
+    assert len(made[0].ids) == 20
+    assert len(after[0].ids) == 7
+
+
+def test_a_failure_is_told_to_all_and_passes(local, monkeypatch):
+    desk, sampler = Desk(), local.base_sampler()
+
+    async def go(name):
+        asks = (desk.sample(sampler, [start(f"{name} {i}", 5)]) for i in range(3))
+        return await asyncio.gather(*asks, return_exceptions=True)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(local.decoder, "hidden", lambda *_: (_ for _ in ()).throw(MemoryError("full")))
+        assert all(isinstance(one, EngineError | MemoryError) for one in asyncio.run(go("failing")))
+    assert [len(one[0].ids) for one in asyncio.run(go("working"))] == [5, 5, 5]
+    too_long = asyncio.run(asyncio.wait_for(_refused(desk, sampler), 20))
+    assert "does not fit the model's context" in str(too_long)
+
+
+async def _refused(desk, sampler):
+    with pytest.raises(EngineError) as caught:
+        await desk.sample(sampler, [start("fine", 3), start("too long", 5, 3000)])
+    return caught.value
