@@ -224,8 +224,8 @@ def chosen_evaluation(args: list[str]) -> EvalConfig:
     """What the settings of ``eval`` begin with, by ``--model`` and ``--config``; the rest is read later."""
     from peergrad.eval_command import settings_of
 
-    given = _given(args, "--model", "--config")
-    config = settings_of(given["--model"]) if "--model" in given else EvalConfig()
+    given = _given(args, "--model", "--base-url", "--config")
+    config = settings_of(given["--model"], given.get("--base-url")) if "--model" in given else EvalConfig()
     return from_file(config, Path(given["--config"])) if "--config" in given else config
 
 
@@ -267,7 +267,7 @@ def chosen_debates(args: list[str]) -> DebatesConfig:
     from peergrad.debate_command import settings_of
 
     given = _given(args, "--model", "--base-url", "--seat", "--config")
-    config = settings_of(given.get("--model", "" if given else None))
+    config = settings_of(given.get("--model", "" if given else None), given.get("--base-url"))
     return from_file(config, Path(given["--config"])) if "--config" in given else config
 
 

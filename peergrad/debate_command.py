@@ -18,7 +18,7 @@ from peergrad.debate.types import Ask, Debate, Question, Reply
 from peergrad.leaving import until_done
 from peergrad.measure.ending import Ending, as_object, ending, used
 from peergrad.runs.debating import WEAK, DebatesPlan, Took, debate_all, paid, plan
-from peergrad.runs.players import run_of
+from peergrad.runs.players import address_of, run_of
 from peergrad.settings import changed, flat, from_file
 from peergrad.show_debate import Page, one_line, print_ending, took
 from peergrad.stage import Stage
@@ -45,7 +45,7 @@ def debate(question: str | None, config: DebatesConfig, as_json: bool) -> None:
         _many(made, as_json)
 
 
-def settings_of(model: str | None) -> DebatesConfig:
+def settings_of(model: str | None, base_url: str | None) -> DebatesConfig:
     """What the settings begin with: of a run or its checkpoint, debates and engine are the run's own. The small model that
     answers where none is given rambles, and here: its replies are short.
     """
@@ -55,8 +55,9 @@ def settings_of(model: str | None) -> DebatesConfig:
     run = run_of(model)
     if not run:
         return base
-    trained = flat(from_file(TrainConfig(), run.path / "config.toml"))
-    return changed(base, {name: trained[name] for name in (*flat(DebateConfig()), "engine", "base_url")}, "model")
+    trained = from_file(TrainConfig(), run.path / "config.toml")
+    theirs = {name: flat(trained)[name] for name in (*flat(DebateConfig()), "engine")}
+    return changed(base, theirs | {"base_url": address_of(trained.engine, base_url)}, "model")
 
 
 def _questions(given: str | None, config: DebatesConfig) -> tuple[Sequence[Question], str, str]:

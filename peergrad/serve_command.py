@@ -13,6 +13,7 @@ from typing import Literal
 from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
 from peergrad.engines.tinker.rules import loopback
+from peergrad.settings import within_bounds
 
 KEY_ENV = "PEERGRAD_SERVE_KEY"
 _BACKLOG = 2048
@@ -47,10 +48,17 @@ class ServeConfig:
     max_samplers: int = 32
     """How many samplers are kept in memory; those with a name are loaded again when they are asked for."""
 
+    def __post_init__(self) -> None:
+        within_bounds(self)
+
 
 def serve(config: ServeConfig) -> None:
     """Serve until stopped."""
     key = _key(config.host)
+    try:
+        config.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"out: {config.out} can't be made ({error.strerror}); give a folder you may write to") from None
     bound = _bound(config.host, config.port)
     try:
         import uvicorn

@@ -36,6 +36,8 @@ _BOUNDS: dict[str, tuple[int, int | None]] = {
     "rank": (1, 4096),
     "threads": (1, 1024),
     "max_rows": (1, None),
+    "max_models": (1, None),
+    "max_samplers": (1, None),
     "train_tokens": (1, None),
     "seed": (0, 2**63 - 1),
 }

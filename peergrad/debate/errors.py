@@ -10,6 +10,6 @@ class EngineError(Exception):
 
 
 class Halted(EngineError):  # noqa: N818 (nothing is broken)
-    """Nobody will answer any more, although nothing is broken: a budget or a credit is spent. What is done is kept, and
-    what is not can be played another time.
+    """Nobody will answer any more: a budget or a credit is spent, or a service is gone. What is done is kept, and what is
+    not can be played another time.
     """

@@ -51,8 +51,8 @@ class Trainer(typing.Protocol):
         """Go on from what ``save`` wrote."""
         ...
 
-    async def close(self) -> None:
-        """Nothing more will be asked for."""
+    async def close(self, *, failed: bool = False) -> None:
+        """Nothing more will be asked for; ``failed``: because something went wrong."""
         ...
 
     def forget(self, path: Path) -> None:

@@ -17,16 +17,19 @@ def parts(data: Sequence[Datum], updates: int) -> list[Sequence[Datum]]:
 def joined(stats: Sequence[StepStats]) -> StepStats | None:
     """What the updates of a step did together: losses add up, of norms and ratios the extreme one is told, else the mean.
 
-    They count as skipped if all were.
+    Those that were skipped count as a share of all (``optim/skipped``), and for nothing else unless all were.
     """
     if len(stats) < 2:
         return stats[0] if stats else None
-    names = dict.fromkeys(name for one in stats for name in one.metrics)
+    made = [one for one in stats if not one.skipped]
+    told = made or list(stats)
+    names = dict.fromkeys(name for one in told for name in one.metrics)
+    metrics = {name: _over(name)([one.metrics[name] for one in told if name in one.metrics]) for name in names}
     return StepStats(
-        loss=sum(one.loss for one in stats),
-        grad_norm=max(one.grad_norm for one in stats),
-        skipped=all(one.skipped for one in stats),
-        metrics={name: _over(name)([one.metrics[name] for one in stats if name in one.metrics]) for name in names},
+        loss=sum(one.loss for one in told),
+        grad_norm=max(one.grad_norm for one in told),
+        skipped=not made,
+        metrics=metrics | {"optim/skipped": 1 - len(made) / len(stats)},
     )
 
 

@@ -42,9 +42,12 @@ def publish(folder: Path, final: Path) -> None:
             finally:
                 os.close(descriptor)
         _sync_folder(folder)
+        old = final.with_name(f".{final.name}.old")
+        shutil.rmtree(old, ignore_errors=True)
         if final.exists():
-            remove(final)
+            os.replace(final, old)
         _rename(folder, final)
+        shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise cannot_write(final, error) from None
 

@@ -11,15 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
+from urllib.parse import urlsplit
 
 from peergrad.config import ApiConfig, EngineConfig, TrainConfig, UpdateConfig
 from peergrad.debate.batch import Batcher
 from peergrad.debate.errors import UserError
+from peergrad.debate.quote import visible
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.types import Ask
 from peergrad.engines.openai.meter import Meter
 from peergrad.engines.openai.rules import ApiRules, check_address, host
-from peergrad.engines.tinker.rules import CHECKPOINT, TinkerRules, address, key
+from peergrad.engines.tinker.rules import CHECKPOINT, TinkerRules, address, key, loopback
 from peergrad.runs.folder import Run
 from peergrad.settings import from_file
 
@@ -30,17 +32,20 @@ if TYPE_CHECKING:
 
 
 class Pace(TypedDict):
-    """How a sampler may be called: so often at the same moment, and each call so long."""
+    """How a sampler may be called: with so many asks, so often at the same moment, and each call so long."""
 
+    max_asks: int
     max_calls: int
     deadline_s: float
 
 
 def pace(engine: EngineConfig) -> Pace:
-    """A model here does one thing at a time, a service many; and a service's own deadline comes first, with its reasons."""
+    """A model here does one thing at a time, a large one; a service does many, and no reply waits for another. A service's
+    own deadline comes first, with its reasons.
+    """
     if engine.engine == "tinker":
-        return Pace(max_calls=64, deadline_s=engine.deadline_s + 60)
-    return Pace(max_calls=1, deadline_s=engine.deadline_s)
+        return Pace(max_asks=1, max_calls=2000, deadline_s=engine.deadline_s + 60)
+    return Pace(max_asks=100_000, max_calls=1, deadline_s=engine.deadline_s)
 
 
 _VARIABLE = re.compile(r"(?!sk_)[A-Za-z_][A-Za-z0-9_]*")
@@ -174,7 +179,7 @@ class Players:
             # Not on this thread, which must hear signals.
             engine = self._engines[who.base] = await asyncio.to_thread(self._load, who.base)
             self._open.push_async_callback(engine.close)
-        batcher = Batcher(await engine.adapted(who.adapter), max_asks=100_000, **pace(self._config))
+        batcher = Batcher(await engine.adapted(who.adapter), **pace(self._config))
         return await self._open.enter_async_context(batcher)
 
     def _served(self, model: str, url: str) -> Api:
@@ -233,6 +238,18 @@ class Players:
             max_rows=config.max_rows,
             say=self._say,
         )
+
+
+def address_of(trained: EngineConfig, given: str | None) -> str | None:
+    """Where a run's service is, by the run; ``given`` goes before it. A run folder may be somebody else's, and the key goes
+    where it says: an address nobody here has named is not taken from it.
+    """
+    url = trained.base_url
+    if trained.engine != "tinker" or url is None or given is not None:
+        return given or url
+    if not loopback(urlsplit(url).hostname or "") and url.rstrip("/") != address(None):
+        raise UserError(f"base_url: the run was trained at {visible(url)}; give it (--base-url) if your key may go there")
+    return url
 
 
 def check_service(engine: EngineConfig, update: UpdateConfig) -> None:

@@ -82,7 +82,7 @@ async def check(
             watch.say(f"loading {config.engine.model}")
             trainer = await asyncio.to_thread(load, config, watch.say)
             opened.push_async_callback(trainer.close)
-            batcher = Batcher(await trainer.sampler(), max_asks=100_000, **pace(config.engine))
+            batcher = Batcher(await trainer.sampler(), **pace(config.engine))
             sampler: Sampler = await opened.enter_async_context(batcher)
         else:
             sampler = await players.sampler(who)

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import platform
 import random
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -179,7 +180,7 @@ async def train_run(
             await _Training(made, run, trainer, watch, loggers, stop).go(found)
         finally:
             loggers.close()
-            await trainer.close()
+            await trainer.close(failed=sys.exc_info()[0] is not None)
     return run
 
 

@@ -117,10 +117,11 @@ class Learner:
                     self._gradient[name] += grad
         return taught(made)
 
-    async def update(self, rules: AdamRules) -> Result:
+    async def update(self, read: Callable[[], AdamRules]) -> Result:
         """Change the weights along the gradient there is. One that is not finite, or not whole, changes nothing."""
         grads, failed = self._gradient, self._failed
-        self._gradient = self._failed = None
+        self._gradient = self._failed = None  # used up, even if what is asked for can't be done
+        rules = read()
         if failed is not None:
             raise UserError(f"optim_step: no update was made, because {failed}")
         if grads is None:

@@ -102,7 +102,7 @@ class Policies:
         """Have an update made."""
 
         async def work(learner: Learner) -> Result:
-            return await learner.update(adam(request))
+            return await learner.update(partial(adam, request))
 
         return self.in_turn(request, work)
 

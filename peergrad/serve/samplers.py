@@ -25,11 +25,19 @@ _MOST_WAITING = 4096
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Whose a sampler is and what it is of: the base model, weights in memory alone, or a checkpoint, which has a path."""
+    """Whose a sampler is and what it is of: the base model, weights in memory alone, or a checkpoint.
+
+    ``name`` is that of the weights: a key in memory, or the checkpoint's path.
+    """
 
     session: str
     of: Literal["base", "memory", "checkpoint"]
-    path: str | None = None
+    name: str | None = None
+
+    @property
+    def path(self) -> str | None:
+        """Of the checkpoint, if it is of one."""
+        return self.name if self.of == "checkpoint" else None
 
 
 class Samplers:
@@ -43,18 +51,24 @@ class Samplers:
 
     def end(self, session: str) -> None:
         """Let go of a session's samplers, and do no more of what was asked of them."""
-        for id in [id for id, sampler in self._by_id.items() if sampler.session == session]:
+        theirs = {id: sampler for id, sampler in self._by_id.items() if sampler.session == session}
+        for id in theirs:
             del self._by_id[id]
-            self._weights.drop(id)
+        in_memory = {sampler.name for sampler in theirs.values() if sampler.of == "memory"}
+        for unused in in_memory - {sampler.name for sampler in self._by_id.values()}:
+            self._weights.drop(str(unused))
         for task in self._under_way.pop(session, set()):
             task.cancel()
 
     def part(self, path: str) -> None:
         """Samplers of a checkpoint that is gone keep their weights, in memory alone: its name may come to mean others."""
         ids = [id for id, sampler in self._by_id.items() if sampler.path == path]
+        if not ids:
+            self._weights.drop(path)
+            return
         for id in ids:
-            self._by_id[id] = replace(self._by_id[id], of="memory", path=None)
-        self._weights.inherit(path, ids)
+            self._by_id[id] = replace(self._by_id[id], of="memory", name=ids[0])
+        self._weights.rename(path, ids[0])
 
     async def keep(self, request: Field, learner: Learner) -> Result:
         """Keep a policy's weights to sample with: under a name on disk, or in memory as long as its session lives."""
@@ -68,7 +82,7 @@ class Samplers:
         made = await learner.sampler()
         self._sessions.hear(learner.session)  # it may have ended meanwhile
         self._weights.hold(id, made)
-        self._by_id[id] = Sampler(learner.session, "memory")
+        self._by_id[id] = Sampler(learner.session, "memory", id)
         return Result.json(sampling_session_id=id, type=kind)
 
     async def make(self, request: Field, model: str) -> str:
@@ -104,7 +118,7 @@ class Samplers:
             return promise, ids
         if self._promises.waiting >= _MOST_WAITING:
             raise Busy(f"{_MOST_WAITING} requests are waiting")
-        sampler = await self._loaded(wanted.sampler, found)
+        sampler = await self._loaded(found)
         self._sessions.hear(found.session)  # it may have ended meanwhile
         if promise not in self._promises:  # the same request may have come a second time meanwhile
             task = self._promises.start(promise, lambda: self._sample(sampler, wanted))
@@ -113,10 +127,10 @@ class Samplers:
             task.add_done_callback(tasks.discard)
         return promise, ids
 
-    async def _loaded(self, id: str, sampler: Sampler) -> LocalSampler:
-        if sampler.path is not None:
-            return await self._weights.loaded(sampler.path)
-        return self._weights.held(id) if sampler.of == "memory" else self._weights.base
+    async def _loaded(self, sampler: Sampler) -> LocalSampler:
+        if sampler.name is None:
+            return self._weights.base
+        return self._weights.held(sampler.name) if sampler.of == "memory" else await self._weights.loaded(sampler.name)
 
     async def _sample(self, sampler: LocalSampler, wanted: Wish) -> Result:
         prompt_T, scores_T = wanted.starts[0].prompt_T, None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
 
 from peergrad.debate.fields import Field
 from peergrad.engines.local.engine import Local
@@ -36,12 +35,9 @@ class Weights:
         self._held.move_to_end(key)
         return self._held[key]
 
-    def inherit(self, path: str, keys: Sequence[str]) -> None:
-        """Keep what was loaded from a checkpoint under these keys instead, if it is in memory."""
-        sampler = self._held.pop(path, None)
-        if sampler is not None:
-            for key in keys:
-                self.hold(key, sampler)
+    def rename(self, path: str, key: str) -> None:
+        """Keep what was loaded from a checkpoint under this key instead, if it is in memory."""
+        self._held = OrderedDict((key if one == path else one, sampler) for one, sampler in self._held.items())
 
     def drop(self, key: str) -> None:
         self._held.pop(key, None)

@@ -330,7 +330,7 @@ def test_what_is_not_a_number_changes_no_weight(tmp_path, monkeypatch, where):  
 
 
 def test_a_logprob_that_is_not_a_number_costs_its_debate(tmp_path):
-    made = run(tmp_path / "run", load=lambda config, _: Poisoned(config, "logprob"))
+    made = run(tmp_path / "run", load=lambda config, _: Poisoned(config, "logprob"), batch=5)
     dropped = [line["debates/dropped"] for line in made.metrics() if line["phase"] == "train"]
     assert dropped == [0.0, 2.0, 2.0]  # one in each wave
     reasons = json.loads((made.path / "debates" / "step_000002.dropped.json").read_text())
@@ -346,6 +346,6 @@ def test_when_every_debate_is_dropped_the_run_stops_with_the_reason(tmp_path):
 
             return Nothing()
 
-    with pytest.raises(EngineError, match="all 3 debates of a batch were dropped; the first because: the cable is out"):
+    with pytest.raises(EngineError, match="3 of 3 debates of a batch were dropped; the first because: the cable is out"):
         run(tmp_path / "run", load=lambda config, _: Dead(config, ""), eval_questions=0, eval_debates=0)
     assert adapter(run(tmp_path / "run", eval_questions=0, eval_debates=0, steps=3))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from peergrad import EngineError, Parallel, Question
+from peergrad.debate.sampler import answered
 from peergrad.learn.losses import cispo, cross_entropy, importance_sampling, optim_metrics, ppo
 from peergrad.learn.train import LearnRules, Stopped, due, learning_rate, self_play, train
 from peergrad.learn.trainer import StepStats
@@ -83,7 +84,7 @@ def run(rules, trainer, protocol=None):
 def test_7_3_a_fresh_sampler_after_every_update():  # SPEC 7.3
     trainer = Bandit(["right", "wrong"], vote_for_right)
     steps = run(LearnRules(steps=15, lr=0.5, loss="ppo"), trainer)
-    assert [version for what, version in trainer.log if what == "sampler"] == list(range(trainer.updates + 1))
+    assert [version for what, version in trainer.log if what == "sampler"] == list(range(trainer.updates))
     assert {version for what, version in trainer.log if what == "sampling"} == set(range(15))
     assert all(step.stats.metrics["optim/ratio/max"] == pytest.approx(1, abs=1e-5) for step in steps)  # on-policy
     right, wrong = trainer.logits
@@ -125,7 +126,7 @@ def test_7_4_updates_are_queued():  # SPEC 7.4
     assert first[: first.index("step ends")].count("step asked for") == 3
     assert [what for what in first if what != "step asked for"] == ["step begins", "step ends"] * 3 + ["sampler"]
     # The sampler is of the last update, and every datum is in one of them.
-    assert [version for what, version in trainer.log if what == "sampler"] == [0, 3, 6]
+    assert [version for what, version in trainer.log if what == "sampler"] == [0, 3]
     for step in steps:
         dealt = parts(step.data, 3)
         assert [id(datum) for part in dealt for datum in part] == list(map(id, step.data))
@@ -135,8 +136,12 @@ def test_7_4_updates_are_queued():  # SPEC 7.4
     assert len(parts(steps[0].data[:2], 3)) == 2
     metrics = [{"optim/ratio/max": 2.0, "optim/ratio/min": 0.5, "optim/entropy": 1.0}]
     metrics += [{"optim/ratio/max": 3.0, "optim/ratio/min": 0.7, "optim/entropy": 3.0}]
-    both = joined([StepStats(1.0, 2.0, True, metrics[0]), StepStats(2.0, 1.0, False, metrics[1])])
-    assert both == StepStats(3.0, 2.0, False, {"optim/ratio/max": 3.0, "optim/ratio/min": 0.5, "optim/entropy": 2.0})
+    one, other = StepStats(1.0, 2.0, False, metrics[0]), StepStats(2.0, 1.0, False, metrics[1])
+    told = {"optim/ratio/max": 3.0, "optim/ratio/min": 0.5, "optim/entropy": 2.0, "optim/skipped": 0.0}
+    assert joined([one, other]) == StepStats(3.0, 2.0, False, told)
+    bad = StepStats(math.nan, math.nan, True, metrics[0])
+    assert joined([bad, other]) == joined([other, bad]) == StepStats(2.0, 1.0, False, metrics[1] | {"optim/skipped": 0.5})
+    assert joined([bad, bad]).skipped
     assert joined([]) is None
 
 
@@ -173,7 +178,26 @@ def test_debates_without_signal_make_no_update():
     assert trainer.updates == 0
 
 
-def test_a_batch_dropped_whole_stops_training():
-    trainer = Bandit(["right", "wrong"], lambda ask: 1 / 0)
-    with pytest.raises(EngineError, match=r"all 8 debates of a batch were dropped; .*division by zero"):
-        run(LearnRules(steps=1), trainer)
+@pytest.mark.parametrize("lost", [4, 5, 8])
+def test_a_batch_of_which_most_is_dropped_stops_training(lost):
+    trainer = Bandit(["right", "wrong"], lambda ask: 1 / (int(ask.debate[-1]) >= lost) and vote_for_right(ask))
+
+    class OneByOne:  # so that each failure costs its own debate
+        def __init__(self, sampler):
+            self.sampler = sampler
+
+        async def sample(self, asks):
+            return [(await answered(self.sampler, [ask]))[0] for ask in asks]
+
+    def rollout(step, sampler):
+        return self_play(Parallel(agents=3, max_rounds=2), batch)(step, OneByOne(sampler))
+
+    async def steps():
+        return [step async for step in train(trainer, rollout, LearnRules(steps=1))]
+
+    if lost == 4:
+        (step,) = asyncio.run(steps())
+        assert (len(step.played.debates), len(step.played.dropped)) == (4, 4)
+        return
+    with pytest.raises(EngineError, match=rf"{lost} of 8 debates of a batch were dropped; .*division by zero"):
+        asyncio.run(steps())

@@ -18,6 +18,7 @@ def server(processes, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    """A server that dies is missed after a second, not a quarter of a minute."""
-    monkeypatch.setattr(line, "_PULSE_S", 0.3)
+    """A server that dies is missed after two seconds, not half a minute."""
+    monkeypatch.setattr(line, "_PULSE_S", 0.5)
+    monkeypatch.setattr(line, "_GONE_S", 2.0)
     monkeypatch.setenv("TINKER_API_KEY", "tml-test")

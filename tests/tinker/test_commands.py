@@ -3,11 +3,14 @@
 import asyncio
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 
 import pytest
 
+from peergrad import debate_command, eval_command
 from peergrad.config import ApiConfig, EngineConfig, preset
 from peergrad.debate.errors import UserError
 from peergrad.debate.transcript import read_file
@@ -95,10 +98,21 @@ def test_mistakes_are_found_before_the_service_is_asked(done):
     assert "Traceback" not in complaints
 
 
-def test_other_mistakes(done, monkeypatch):
+def test_other_mistakes(done, monkeypatch, tmp_path):
     monkeypatch.delenv("TINKER_API_KEY")
     with pytest.raises(UserError, match=r"TINKER_API_KEY: is not set; put the key of tinker\.thinkingmachines\.dev into it"):
         plan(changed(preset("demo"), {"engine": "tinker"}, "test"))
+    run = tmp_path / "run"
+    shutil.copytree(done[0] / "run", run)
+    settings = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(re.sub(r'base_url = ".*"', 'base_url = "https://elsewhere.example"', settings))
+    for settings_of in (eval_command.settings_of, debate_command.settings_of):
+        with pytest.raises(UserError, match="if your key may go there"):
+            settings_of(str(run), None)
+        assert settings_of(str(run), "https://here.example").engine.base_url == "https://here.example"
+        monkeypatch.setenv("TINKER_BASE_URL", "https://elsewhere.example/")
+        assert settings_of(str(run), None).engine.base_url == "https://elsewhere.example"
+        monkeypatch.delenv("TINKER_BASE_URL")
     here = Players(EngineConfig(), ApiConfig(), 0)
     with pytest.raises(UserError, match="are of the engine tinker; give engine tinker"):
         asyncio.run(here.sampler(player(str(done[0] / "run"))))

@@ -313,8 +313,8 @@ def test_a_slow_disk_stops_nobody(tmp_path, monkeypatch):
 
 def test_samplers_of_a_checkpoint_that_is_removed(tmp_path):
     async def go():
-        async with served(tmp_path, max_samplers=2) as begin:
-            clients = [await begin() for _ in range(2)]
+        async with served(tmp_path, max_samplers=1) as begin:  # one set of weights, whoever samples with it
+            clients = [await begin() for _ in range(3)]
             model = await clients[0].model()
             path = {"model_id": model, "seq_id": 1, "path": "a"}
             kept = (await clients[0].result(await clients[0].asked("save_weights_for_sampler", path))).json()["path"]
@@ -326,6 +326,37 @@ def test_samplers_of_a_checkpoint_that_is_removed(tmp_path):
                 assert (await one.http.get(f"samplers/{sampler}")).json()["model_path"] is None
 
     asyncio.run(go())
+
+
+def test_an_update_that_is_refused_uses_its_gradient_up(tmp_path):
+    async def go():
+        async with served(tmp_path) as begin:
+            one = await begin()
+            model, norms = await one.model(), []
+            for number, rate in ((1, 1e-3), (3, -1.0), (5, 0.0)):
+                await one.asked("forward_backward", lesson(model, number))
+                body = adam(model, number + 1) | {"adam_params": {"learning_rate": rate}}
+                norms.append((await one.result(await one.asked("optim_step", body))).json())
+            return norms
+
+    first, refused, third = asyncio.run(go())
+    assert "learning_rate" in refused["error"]
+    assert third["metrics"]["grad_norm"] < 1.5 * first["metrics"]["grad_norm"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"threads": -1}, "threads: -1 is not possible"),
+        ({"kv_gb": float("nan")}, "kv_gb: nan is not possible"),
+        ({"max_rows": 0}, "max_rows: 0 is not possible"),
+        ({"max_models": 0}, "max_models: 0 is not possible"),
+        ({"out": PARROT / "config.json"}, "out: .* can't be made"),
+    ],
+)
+def test_settings_that_can_not_be(settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        serve(ServeConfig(model=MODEL, **settings))
 
 
 def test_results_are_kept_for_a_while(monkeypatch):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -11,9 +12,10 @@ import time
 import pytest
 import torch
 from safetensors.torch import load_file
+from starlette.responses import JSONResponse
 
 from peergrad.config import preset
-from peergrad.debate.errors import EngineError
+from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.transcript import read_file
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.training import train_run
@@ -51,6 +53,7 @@ def same_as(whole, made, server):
     sampled. From there on two runs say other words, and neither of them is wrong.
     """
     assert steps_logged(made.path) == [1, 2, 3]
+    assert [len(list(read_file(made.path / f"debates/step_{step:06}.jsonl"))) for step in (1, 2, 3)] == [3, 3, 3]
     (ours, moments), (theirs, _) = kept(made, server), kept(whole, server)
     # A step whose debates give no signal makes no update, and logs no loss; one more update is the warm start's.
     updates = 1 + sum("optim/loss" in line for line in made.metrics() if line["phase"] == "train")
@@ -146,11 +149,53 @@ def test_the_server_is_killed(whole, server, proxy, tmp_path, path, number, done
 
     proxy.fault = fault
     begun = time.monotonic()
-    with pytest.raises(EngineError, match="the same command goes on from the last checkpoint"):
+    with pytest.raises(EngineError, match="the same command goes on"):
         run(tmp_path / "run", proxy.url, deadline_s=6.0)
     assert time.monotonic() - begun < 15
     server.start()
     same_as(whole, run(tmp_path / "run", server.url), server)
+
+
+def test_a_server_that_dies_in_the_last_wave(whole, server, proxy, tmp_path):
+    """What is left of a batch is not trained on as if it were the batch."""
+    replies = 0
+
+    async def fault(asked, request, forward):
+        nonlocal replies
+        made = await forward()
+        if replies >= 16:  # of 18: some debates are whole
+            return unavailable()
+        replies += asked == "retrieve_future" and request.headers["x-tinker-request-type"] == "Sample"
+        return made
+
+    proxy.fault = fault
+    with pytest.raises(EngineError, match="can't be reached any more"):
+        run(tmp_path / "run", proxy.url)
+    assert not list((tmp_path / "run" / "debates").glob("step_*"))
+    same_as(whole, run(tmp_path / "run", server.url), server)
+
+
+def test_a_sampler_that_is_refused(whole, server, proxy, tmp_path):
+    """The reason is told, though a checkpoint would be asked for next."""
+
+    async def fault(asked, _, forward):
+        refused = asked == "save_weights_for_sampler" and proxy.seen.count(asked) == 2
+        return JSONResponse({"detail": "no room"}, 422) if refused else await forward()
+
+    proxy.fault = fault
+    begun = time.monotonic()
+    with pytest.raises(EngineError, match=r"refuses a sampler \(422: no room\)"):
+        run(tmp_path / "run", proxy.url)
+    assert time.monotonic() - begun < 15
+    same_as(whole, run(tmp_path / "run", server.url), server)
+
+
+def test_a_checkpoint_that_is_lost(server, tmp_path):
+    made = run(tmp_path / "run", server.url, steps=1)
+    model = json.loads((made.folder(Progress(1)) / "tinker.json").read_text())["path"].split("/")[2]
+    shutil.rmtree(server.out / model)
+    with pytest.raises(UserError, match=r"step_000001: .* does not have its weights .*remove that folder"):
+        run(tmp_path / "run", server.url, steps=2)
 
 
 def test_a_burst_of_errors(whole, server, proxy, tmp_path):

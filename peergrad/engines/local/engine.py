@@ -215,7 +215,7 @@ class Local:
         for name, content in files.items():
             (path / name).write_bytes(content)
 
-    async def close(self) -> None:
+    async def close(self, *, failed: bool = False) -> None:
         """Its memory goes with the object."""
 
     def forget(self, path: Path) -> None:
@@ -233,9 +233,10 @@ class Local:
         ]
         if missing:
             raise UserError(f"{path}: is no checkpoint of the local engine ({', '.join(missing)} missing)")
+        moments = load_file(str(path / "optimizer.safetensors")) if optimizer else {}
+        state = json.loads((path / "engine.json").read_text())
         with self._training:
-            self._lora.load(path)
-            moments = load_file(str(path / "optimizer.safetensors")) if optimizer else {}
+            self._lora.load(path)  # the last that can fail: a policy is loaded whole, or stays as it was
             self._adam.state.clear()
             for name, weight in self._lora.weights.items():
                 if f"step.{name}" in moments:
@@ -244,7 +245,6 @@ class Local:
                         "exp_avg": moments[f"exp_avg.{name}"].to(weight.device),
                         "exp_avg_sq": moments[f"exp_avg_sq.{name}"].to(weight.device),
                     }
-            state = json.loads((path / "engine.json").read_text())
             self.seed = state["seed"]
 
 

@@ -22,6 +22,7 @@ from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
 from peergrad.debate.types import Ask, Floats, Tokens
 from peergrad.engines.local.chat import Chat, load_chat
+from peergrad.engines.tinker.faults import Unknown
 from peergrad.engines.tinker.line import Line
 from peergrad.engines.tinker.rules import CHECKPOINT, TinkerRules, address, key
 from peergrad.engines.tinker.sampler import TinkerSampler
@@ -69,10 +70,7 @@ class Tinker:
                     lambda: self._service.create_sampling_client(base_model=self._rules.model),
                 )
             )
-        state = _state(folder)
-        client = await self._line.in_thread(
-            f"the checkpoint in {folder}", lambda: self._service.create_training_client_from_state(state)
-        )
+        client = await self._restored(folder, self._service.create_training_client_from_state)
         return self._sample_with(await self._line.in_thread("a sampler", client.save_weights_and_get_sampling_client))
 
     def _sample_with(self, client: tinker.SamplingClient) -> TinkerSampler:
@@ -113,14 +111,22 @@ class Tinker:
                 self._line.delete(f"training_runs/{run}/checkpoints/{name}")
 
     async def load(self, path: Path) -> None:
-        state = _state(path)
-        self._client = await self._line.in_thread(
-            f"the checkpoint {state}", lambda: self._service.create_training_client_from_state_with_optimizer(state)
-        )
+        self._client = await self._restored(path, self._service.create_training_client_from_state_with_optimizer)
 
-    async def close(self) -> None:
+    async def _restored(self, folder: Path, create: Callable[[str], tinker.TrainingClient]) -> tinker.TrainingClient:
+        """A policy made from a checkpoint."""
+        state = _state(folder)
+        try:
+            return await self._line.in_thread(f"the checkpoint {state}", lambda: create(state))
+        except Unknown:
+            raise UserError(
+                f"{folder}: {self._line.host} does not have its weights ({state}); give the address of the service that has "
+                "them (base_url), or remove that folder to go on from the checkpoint before it"
+            ) from None
+
+    async def close(self, *, failed: bool = False) -> None:
         """The service need keep nothing in memory any more."""
-        await self._line.close(lambda: self._service.close("success").result())
+        await self._line.close(lambda: self._service.close("errored" if failed else "success").result())
 
     async def _training(self) -> tinker.TrainingClient:
         """The policy on the service, made when it is first needed: a run that goes on loads another."""

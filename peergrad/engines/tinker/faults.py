@@ -11,7 +11,11 @@ from tinker.types import RequestErrorCategory
 from peergrad.debate.errors import EngineError, Halted, UserError
 from peergrad.engines.tinker.rules import KEY_ENV
 
-LATER = "the same command goes on from the last checkpoint"
+LATER = "the same command goes on"
+
+
+class Unknown(Halted):
+    """The service does not know what it is asked about."""
 
 
 def meant(host: str, error: Exception, what: str, quoted: Callable[[str], str]) -> Exception:
@@ -24,7 +28,7 @@ def meant(host: str, error: Exception, what: str, quoted: Callable[[str], str]) 
     if isinstance(error, tinker.RequestFailedError) and error.category is RequestErrorCategory.User:
         return EngineError(f"{host} refuses {what} ({said})")
     if isinstance(error, tinker.APIConnectionError):
-        return EngineError(f"{host} can't be reached ({said}), while waiting for {what}; {LATER}")
+        return Halted(f"{host} can't be reached ({said}), while waiting for {what}; {LATER}")
     if isinstance(error, ValueError) and (status := re.search(r"status (\d{3})", str(error))):
         return refused(host, int(status[1]), said, what)  # how the client says that a result is not to be had
     kind = "" if isinstance(error, tinker.TinkerError) else f"{type(error).__name__}: "
@@ -40,7 +44,7 @@ def refused(host: str, status: int, said: str, what: str) -> Exception:
     if status == 403:
         return UserError(f"{KEY_ENV}: {host} does not allow this key {what} (403: {said})")
     if status == 404:
-        return EngineError(f"{host}: {what}: it does not know (any more) what is asked for (404: {said}); {LATER}")
+        return Unknown(f"{host}: {what}: it does not know (any more) what is asked for (404: {said}); {LATER}")
     if status == 429:
         return EngineError(f"{host} is too busy for {what} (429: {said}); {LATER}")
     if status < 500:

@@ -28,7 +28,7 @@ _FIRST_S = 10.0  # for the first answer of a server
 _LAST_S = 3.0  # for a goodbye
 _MOST_BYTES = 4 * 2**20  # of an answer to a short question
 _PULSE_S = 5.0  # while something is awaited, the server is asked so often whether it lives
-_MISSED = 6  # and so many silences in a row mean that it does not
+_GONE_S = 30.0  # and if it has not said so for so long, it does not
 
 
 class Line:
@@ -38,7 +38,9 @@ class Line:
         self.url, self.host = url, urlsplit(url).netloc
         self._headers, self._deadline_s = {"X-API-Key": key}, deadline_s
         self._quoted = Secrets((key,)).quoted
-        self._asked, self._missed = 0.0, 0
+        self._asked: float = 0.0
+        self._quiet_since: float | None = None
+        self._removals: list[threading.Thread] = []
 
     def get(self, path: str) -> dict[str, Any]:
         """A short question, before anything else is done."""
@@ -73,7 +75,9 @@ class Line:
             with contextlib.suppress(httpx.HTTPError):
                 httpx.delete(f"{self.url}/api/v1/{path}", headers=self._headers, timeout=_FIRST_S)
 
-        threading.Thread(target=ask, daemon=True).start()
+        removal = threading.Thread(target=ask, daemon=True)
+        removal.start()
+        self._removals = [*(one for one in self._removals if one.is_alive()), removal]
 
     async def wait(self, what: str, awaited: Awaitable[T]) -> T:
         """What something comes to, within the deadline. ``what`` says what it is in a sentence: 'the update'."""
@@ -82,11 +86,12 @@ class Line:
             async with asyncio.timeout(self._deadline_s):
                 while not task.done():
                     await asyncio.wait({task}, timeout=_PULSE_S)
-                    if "billing" in _HEARD.since(begun):
-                        said = self._quoted(_HEARD.since(begun))
-                        raise Halted(f"{self.host}: the account has no credit left ({said}); {LATER}")
-                    if not task.done() and await self._silent():
-                        raise EngineError(f"{self.host} can't be reached any more, while waiting for {what}; {LATER}")
+                    if task.done():
+                        break
+                    if "billing" in (said := _HEARD.since(begun)):
+                        raise Halted(f"{self.host}: the account has no credit left ({self._quoted(said)}); {LATER}")
+                    if await self._silent():
+                        raise Halted(f"{self.host} can't be reached any more, while waiting for {what}; {LATER}")
         except TimeoutError:
             said = _HEARD.since(begun)
             more = f"; its client says: {self._quoted(said)}" if said else ""
@@ -122,10 +127,16 @@ class Line:
 
     async def close(self, goodbye: Callable[[], object]) -> None:
         """Say goodbye, without waiting long for an answer."""
-        if self._missed >= _MISSED:  # nobody is there
+        if self._quiet_since is not None:  # nobody is there
             return
+
+        def last() -> None:
+            for removal in self._removals:
+                removal.join()
+            goodbye()
+
         with contextlib.suppress(Exception):
-            await asyncio.to_thread(_within, _LAST_S, goodbye)
+            await asyncio.to_thread(_within, _LAST_S, last)
 
     async def _silent(self) -> bool:
         """Whether the server has not answered for a while. All who wait share one question."""
@@ -136,8 +147,8 @@ class Line:
                 status, _ = await asyncio.to_thread(_within, _PULSE_S, lambda: self._got("healthz"))
             except (httpx.HTTPError, TimeoutError):
                 status = 0
-            self._missed = 0 if status == 200 else self._missed + 1
-        return self._missed >= _MISSED
+            self._quiet_since = None if status == 200 else self._quiet_since or now
+        return self._quiet_since is not None and time.monotonic() - self._quiet_since >= _GONE_S
 
 
 def _within(seconds: float, work: Callable[[], T]) -> T:
