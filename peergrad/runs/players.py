@@ -245,7 +245,7 @@ def address_of(trained: EngineConfig, given: str | None) -> str | None:
     where it says: an address nobody here has named is not taken from it.
     """
     url = trained.base_url
-    if trained.engine != "tinker" or url is None or given is not None:
+    if given or trained.engine != "tinker" or url is None:
         return given or url
     if not loopback(urlsplit(url).hostname or "") and url.rstrip("/") != address(None):
         raise UserError(f"base_url: the run was trained at {visible(url)}; give it (--base-url) if your key may go there")

@@ -38,7 +38,7 @@ class _Request:
 
 class Desk:
     """Hands requests to samplers, those that wait longest first. A request joins what is under way for its sampler, unless
-    somebody waits who can't. One that is cancelled is not begun.
+    somebody waits who can't. One that is cancelled is not begun, or goes no further.
     """
 
     def __init__(self) -> None:
@@ -51,11 +51,19 @@ class Desk:
     async def score(self, sampler: LocalSampler, ids_T: Ids) -> Floats:
         """The log-probability of each of these tokens but the first; one request at a time, so that few threads wait."""
         self._to_score += 1
-        try:
-            async with self._scoring:
-                return await sampler.logprobs(ids_T)
-        finally:
-            self._to_score -= 1
+        task = asyncio.create_task(self._score(sampler, ids_T))
+        # Its thread waits for whoever samples, even if whoever asked has left: others must see that.
+        task.add_done_callback(self._scored)
+        return await asyncio.shield(task)
+
+    async def _score(self, sampler: LocalSampler, ids_T: Ids) -> Floats:
+        async with self._scoring:
+            return await sampler.logprobs(ids_T)
+
+    def _scored(self, task: asyncio.Task[Floats]) -> None:
+        self._to_score -= 1
+        if not task.cancelled():
+            task.exception()  # whoever asked may not be there to see it
 
     async def sample(self, sampler: LocalSampler, starts: list[Start]) -> list[Sampled]:
         """What comes after each of these starts."""
@@ -81,7 +89,10 @@ class Desk:
                     self._run.join(one)
             self._waiting = [one for one in self._waiting if one.sampler is not self._run.sampler]
             self.batches += 1
-            left, self._run = await self._run.go(), None
+            try:
+                left = await self._run.go()
+            finally:
+                self._run = None
             self._waiting = left + self._waiting
 
     async def _gathered(self) -> None:
@@ -107,7 +118,7 @@ class _Run:
         one.made.add_done_callback(partial(self._left, one))
         for index, (start, part) in enumerate(zip(one.starts, one.parts, strict=True)):
             if part is None:
-                self._coming.put(Wanted(start, partial(self._tell, one, index)))
+                self._coming.put(Wanted(start, partial(self._tell, one, index), one.made.done))
 
     def _tell(self, one: _Request, index: int, found: Sampled | EngineError | None) -> None:
         """On the thread that samples."""

@@ -36,11 +36,14 @@ class Weights:
         return self._held[key]
 
     def rename(self, path: str, key: str) -> None:
-        """Keep what was loaded from a checkpoint under this key instead, if it is in memory."""
+        """Keep what was loaded from a checkpoint, or is being loaded, under this key instead."""
         self._held = OrderedDict((key if one == path else one, sampler) for one, sampler in self._held.items())
+        if path in self._loading:
+            self._loading[key] = self._loading.pop(path)
 
     def drop(self, key: str) -> None:
         self._held.pop(key, None)
+        self._loading.pop(key, None)  # what comes of it is nobody's
 
     async def loaded(self, path: str) -> LocalSampler:
         """The weights of a checkpoint: one object, so that requests for it are sampled together."""
@@ -48,10 +51,15 @@ class Weights:
             return self.held(path)
         if path not in self._loading:
             self._loading[path] = task = asyncio.create_task(self._load(path))
-            task.add_done_callback(lambda _: self._loading.pop(path, None))
-        sampler = await asyncio.shield(self._loading[path])
-        self.hold(path, sampler)
-        return sampler
+            task.add_done_callback(self._arrived)
+        return await asyncio.shield(self._loading[path])
+
+    def _arrived(self, task: asyncio.Task[LocalSampler]) -> None:
+        """Hold what was loaded under the name it has by now, if anybody still wants it."""
+        for key in [key for key, loading in self._loading.items() if loading is task]:
+            del self._loading[key]
+            if not task.cancelled() and task.exception() is None:
+                self.hold(key, task.result())
 
     async def _load(self, path: str) -> LocalSampler:
         folder, _ = await asyncio.to_thread(self._store.find, *saved(Field(path, "request", "model_path")))

@@ -113,18 +113,18 @@ MALFORMED = [
     (
         "FILE",
         "a.jsonl.gz",
-        gzip.compress(GOOD * 99)[:-9],
+        gzip.compress(GOOD * 99, mtime=0)[:-9],
         "task: {} can't be unpacked (Compressed file ended before the end-of-stream marker was reached);"
         " pack it again with gzip",
     ),
     (
         "FILE",
         "a.csv.gz",
-        gzip.compress(b"question,answer\na\n"),
+        gzip.compress(b"question,answer\na\n", mtime=0),
         "{}, row 1: " + CELLS,
     ),
     ("FILE", "a.parquet", GOOD, "task: {} is of no kind that can be read; " + KINDS),
-    ("FILE", "a.txt.gz", gzip.compress(GOOD), "task: {} is of no kind that can be read; " + KINDS),
+    ("FILE", "a.txt.gz", gzip.compress(GOOD, mtime=0), "task: {} is of no kind that can be read; " + KINDS),
     ("FILE", "none/a.jsonl", None, "task: {} can't be read (No such file or directory); " + KINDS),
     ("gsm8k:FILE", "a.jsonl", lines({"question": "a"}), "{}, line 1: has no answer; every row of gsm8k needs one"),
     (

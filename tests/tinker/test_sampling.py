@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -105,6 +106,59 @@ def test_who_leaves_costs_nobody_anything(local):
     made, after = asyncio.run(asyncio.wait_for(go(), 60))
     assert len(made[0].ids) == 20
     assert len(after[0].ids) == 7
+
+
+def test_who_left_is_not_sampled_for(local):
+    desk, sampler = Desk(), local.base_sampler()
+
+    async def go():
+        leaving = asyncio.create_task(desk.sample(sampler, [start(f"many {i}", 1500) for i in range(100)]))
+        await begun(local)
+        staying = asyncio.create_task(desk.sample(sampler, [start("staying", 5)]))
+        await asyncio.sleep(0.01)
+        leaving.cancel()
+        before = local.generator.prefilled
+        await staying
+        return local.generator.prefilled - before
+
+    assert asyncio.run(asyncio.wait_for(go(), 60)) < 200  # of ten tokens each: those that were begun, at most a few rows
+
+
+def test_a_number_that_is_not_finite_stays_with_its_request():
+    few = Local.load_model(str(PARROT), threads=1, max_rows=2)
+    desk, sampler = Desk(), few.base_sampler()
+    few.decoder.embedding = few.decoder.embedding.clone()
+    few.decoder.embedding[400] = float("nan")
+    poisoned = Start(np.full(40, 400, np.int32), 30, 1.0, (), frozenset(), "poisoned")
+
+    async def go():
+        long = asyncio.create_task(desk.sample(sampler, [start("long", 300)]))
+        await begun(few)
+        broken = asyncio.create_task(desk.sample(sampler, [poisoned]))
+        after = [asyncio.create_task(desk.sample(sampler, [start(f"after {i}", 30)])) for i in range(4)]
+        return await asyncio.gather(long, broken, *after, return_exceptions=True)
+
+    long, broken, *after = asyncio.run(asyncio.wait_for(go(), 60))
+    assert isinstance(broken, EngineError)
+    for made in (long, *after):
+        assert np.isfinite(made[0].logprobs).all()
+
+
+def test_memory_for_what_may_be_used_again_is_bounded():
+    small = Local.load_model(str(PARROT), threads=1, max_rows=4, kv_gb=0.002)
+    shelf, clones, live = small.generator._shelf, [], []
+    park = shelf.park
+
+    def parked(pool, held, ids_T):
+        park(pool, held, ids_T)
+        if held.kv is not None:
+            clones.append(weakref.ref(held.kv))
+        live.append(sum(kv.numel() * kv.element_size() for one in clones if (kv := one()) is not None))
+
+    shelf.park = parked
+    made = asyncio.run(small.base_sampler().go_on([start(f"one of many {i}", 40) for i in range(60)]))
+    assert len(made) == 60
+    assert 0 < max(live) <= shelf.budget
 
 
 def test_a_failure_is_told_to_all_and_passes(local, monkeypatch):

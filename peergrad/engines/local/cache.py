@@ -130,6 +130,7 @@ class Shelf:
         self.forget(held)
         assert held.kv is not None
         self.used -= held.kv.numel() * held.kv.element_size()
+        held.kv = None  # whoever still knows of it does not keep the memory
 
     def park(self, pool: Pool, held: Held, ids_T: Ids) -> None:
         """Keep a finished row's keys and values, as far as the budget goes."""

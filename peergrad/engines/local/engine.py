@@ -11,6 +11,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -76,7 +77,7 @@ class Local:
     def _begin(self, lora: LoraRules, seed: int) -> None:
         self._lora = Lora(self.decoder, lora, seed)
         self._adam = torch.optim.AdamW(list(self._lora.weights.values()), weight_decay=0.0)
-        self._training, self._order = threading.Lock(), asyncio.Lock()
+        self._training, self._worker = threading.Lock(), ThreadPoolExecutor(1)
 
     def beside(self, lora: LoraRules, seed: int) -> Local:
         """Another policy on the same base model, which is in memory once; they sample in turn and learn apart."""
@@ -113,9 +114,8 @@ class Local:
         return await self._in_turn(self._sample_with, self._lora)
 
     async def _in_turn(self, work: Callable[..., A], *args: Any) -> A:
-        """Something done in a thread, after what was asked for before."""
-        async with self._order:
-            return await asyncio.to_thread(work, *args)
+        """Something done in a thread, after what was asked for before, be that awaited or not."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work, *args)
 
     def _sample_with(self, lora: Lora) -> LocalSampler:
         with self._training:

@@ -40,6 +40,8 @@ class Job:
     logprobs: list[float] = field(default_factory=list[float])
     tell: Callable[[], None] = lambda: None
     """Called when the reply is over, on the thread that samples."""
+    unwanted: Callable[[], bool] = lambda: False
+    """Whether nobody waits for the reply any more."""
     held: Held | None = None
     over: bool = False
 
@@ -111,7 +113,8 @@ class Generator:
         waiting = sorted(jobs, key=lambda job: len(job.prompt_T) + job.limit, reverse=True)
         while self.gone:
             self._shelf.drop(self.gone.pop())
-        state = self._make_room(waiting, self.max_rows if more else len(waiting))
+        del jobs  # a long run must not keep those who came first
+        state = self._make_room(waiting, joining=more is not None)
         adapter = self._merged(adapter)
         state.use(adapter)
         active: list[Job] = []
@@ -119,8 +122,12 @@ class Generator:
         try:
             while (waiting or active) and not cancelled.is_set():
                 if more is not None:
-                    waiting += more(lambda job: self._holds(state, job))
-                while waiting and len(active) < state.rows and not cancelled.is_set():
+                    here = [*active, *waiting]
+                    waiting += more(lambda job, here=here: self._holds(state, job, here))
+                waiting = [job for job in waiting if not job.unwanted()]
+                if self._spoiled and not active:
+                    self._clean(state)
+                while waiting and len(active) < state.rows and not self._spoiled and not cancelled.is_set():
                     admitted = self._admit(waiting, active, state, weights)
                     active += [job for job, _ in admitted]
                     firsts = self._prefill(admitted, state, adapter)
@@ -136,39 +143,52 @@ class Generator:
                 self._shelf.forget(job.held)
                 self._spoiled |= not math.isfinite(sum(job.logprobs))
             if self._spoiled:
-                state.pool.kv.zero_()  # masked or not, a NaN left in a row would spread to whoever gets it next
-                self._spoiled = False
+                self._clean(state)
 
-    def _holds(self, state: State, job: Job) -> bool:
-        """Whether a job fits into the rows there are."""
-        spare = 2 * self._ahead
-        return len(job.prompt_T) + job.limit + spare <= state.positions and job.limit + spare <= state.uniforms.shape[1]
+    def _clean(self, state: State) -> None:
+        """Masked or not, a NaN left in a row would spread to whoever gets it next."""
+        state.pool.kv.zero_()
+        self._spoiled = False
+
+    def _holds(self, state: State, job: Job, present: Sequence[Job]) -> bool:
+        """Whether a job fits into the rows there are, and they are not far fewer than those who are here could have."""
+        if self._positions([job]) > state.positions or job.limit + 2 * self._ahead > state.uniforms.shape[1]:
+            return False
+        better = min(self.max_rows, self._affordable(self._positions([*present, job])))
+        return len(present) < state.rows or better < 2 * state.rows
+
+    def _positions(self, jobs: Sequence[Job]) -> int:
+        """How long a row must be for any of these."""
+        return -(-(max(len(job.prompt_T) + job.limit for job in jobs) + 2 * self._ahead) // 64) * 64
 
     def _merged(self, adapter: Adapter | None) -> Any:
         """What to sample with; made once for the adapter in use, since a copy of the weights may be behind it."""
         if adapter is None or not isinstance(self.decoder, Decoder):
             return adapter
-        if self._in_use is None or self._in_use[0] is not adapter:
-            self._in_use = None  # the old copy goes before the new one comes
-            self._in_use = (adapter, self.decoder.merged(adapter))
-        return self._in_use[1]
+        used = self._in_use  # training may let go of it at any moment
+        if used is None or used[0] is not adapter:
+            used = self._in_use = None  # the old copy goes before the new one comes
+            used = self._in_use = (adapter, self.decoder.merged(adapter))
+        return used[1]
 
-    def _make_room(self, jobs: Sequence[Job], rows: int) -> State:
-        """Rows long enough for the longest job, as many as are wanted and the budget allows."""
-        spare = 2 * self._ahead
-        positions = -(-(max(len(job.prompt_T) + job.limit for job in jobs) + spare) // 64) * 64
-        uniforms = max(job.limit for job in jobs) + spare
-        wanted = min(self.max_rows, rows)
+    def _make_room(self, jobs: Sequence[Job], *, joining: bool) -> State:
+        """Rows long enough for the longest job, as many as are useful and the budget allows; with some to spare if others
+        may join, but what there is is not laid out anew for them.
+        """
+        positions, uniforms = self._positions(jobs), max(job.limit for job in jobs) + 2 * self._ahead
+        wanted = min(self.max_rows, len(jobs))
         state = self._state
         if state is not None:
             long_enough = state.positions >= positions and state.uniforms.shape[1] >= uniforms
             if long_enough and state.rows >= min(wanted, self._affordable(positions)):
                 return state
             # Keep what the old one had where that costs no rows, so that sizes settle.
-            wanted, uniforms = max(wanted, state.rows), max(uniforms, state.uniforms.shape[1])
+            wanted, uniforms = self.max_rows if joining else max(wanted, state.rows), max(uniforms, state.uniforms.shape[1])
             if self._affordable(max(positions, state.positions)) >= wanted:
                 positions = max(positions, state.positions)
             state.free()
+        elif joining:
+            wanted = self.max_rows
         self._state = state = None
         self.decoder.grow_rotations(positions)
         self._state = State(self.decoder, min(wanted, self._affordable(positions)), positions, uniforms)
@@ -261,6 +281,8 @@ class Generator:
         for ids, logprobs in zip(drawn.ids.tolist(), drawn.logprobs.tolist(), strict=True):
             for job, row in drawn.jobs:
                 job.take(ids[row], logprobs[row])
+        for job in active:
+            job.over = job.over or job.unwanted()
         self._close(active, state)
 
     def _close(self, active: list[Job], state: State) -> None:
@@ -274,9 +296,12 @@ class Generator:
             else:
                 self._shelf.forget(job.held)
                 job.held.row = None
+                state.pool.kv[:, :, row] = 0  # another row may be moved here at once
                 self._spoiled = True
             active.remove(job)
+            job.held = None
             job.tell()
+            job.tell = lambda: None  # it knows the job, and the job it
             last = max(active, key=lambda other: other.row, default=None)
             if last is not None and last.row > row:
                 assert last.held is not None

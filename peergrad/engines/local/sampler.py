@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -52,10 +53,14 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wanted:
-    """Somebody's start, and whom to tell what came of it; ``None``: there is no room now, come again."""
+    """Somebody's start, and whom to tell what came of it; ``None``: there is no room now, come again.
+
+    ``left`` says whether whoever wanted it does no longer.
+    """
 
     start: Start
     tell: Callable[[Sampled | EngineError | None], None]
+    left: Callable[[], bool]
 
 
 class LocalSampler:
@@ -103,7 +108,8 @@ class LocalSampler:
                 if isinstance(job, EngineError):
                     one.tell(job)
                 elif fits(job):
-                    job.tell = lambda one=one, job=job: one.tell(_sampled(job))
+                    job.tell = lambda one=one, job=job: one.tell(_sound(job))
+                    job.unwanted = one.left
                     made.append(job)
                 else:
                     one.tell(None)
@@ -157,6 +163,12 @@ def _memory() -> Iterator[None]:
         if not ran_out(error):
             raise
         raise EngineError(f"out of memory while sampling; lower kv_gb or max_rows ({error})") from None
+
+
+def _sound(job: Job) -> Sampled | EngineError:
+    if not math.isfinite(sum(job.logprobs)):
+        return EngineError("the model gave a log-probability that is not finite")
+    return _sampled(job)
 
 
 def _sampled(job: Job) -> Sampled:

@@ -90,7 +90,7 @@ class Line:
                         break
                     if "billing" in (said := _HEARD.since(begun)):
                         raise Halted(f"{self.host}: the account has no credit left ({self._quoted(said)}); {LATER}")
-                    if await self._silent():
+                    if await self._silent() and not task.done():
                         raise Halted(f"{self.host} can't be reached any more, while waiting for {what}; {LATER}")
         except TimeoutError:
             said = _HEARD.since(begun)
@@ -100,7 +100,9 @@ class Line:
             if not task.done():
                 task.cancel()
         try:
-            return task.result()
+            result = task.result()
+            self._quiet_since = None  # it has just been heard of
+            return result
         except Exception as error:  # the client lets all kinds through, its own assertions among them
             raise meant(self.host, error, what, self._quoted) from None
 
@@ -142,6 +144,8 @@ class Line:
         """Whether the server has not answered for a while. All who wait share one question."""
         now = time.monotonic()
         if now - self._asked >= _PULSE_S:
+            if now - self._asked > 3 * _PULSE_S:  # nobody has asked for a while, so nobody knows
+                self._quiet_since = None
             self._asked = now
             try:
                 status, _ = await asyncio.to_thread(_within, _PULSE_S, lambda: self._got("healthz"))
