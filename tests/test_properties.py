@@ -67,7 +67,7 @@ def results(debate, rules):
     return scored, advantages([scored])[0]
 
 
-def same(left, right):
+def assert_same(left, right):
     assert len(left) == len(right)
     for a, b in zip(left, right, strict=True):
         assert (a is None) == (b is None)
@@ -91,7 +91,7 @@ def test_relabelling_agents_permutes_all_results(debate, in_sequence, rng):
                 (stream.values, scored_after.streams[index].values),
                 (centred[index], centred_after[index]),
             ):
-                same(old, [new[unit] for unit in units])
+                assert_same(old, [new[unit] for unit in units])
         assert scored.tally.counts == scored_after.tally.counts
 
 
@@ -103,9 +103,9 @@ def test_a_greater_b_and_b_less_a_score_alike(debate, in_sequence):
     for rules in RULES:
         before, after = (results(build(agents, row, in_sequence), rules) for row in (rounds, flipped))
         for old, new in zip(before[0].streams, after[0].streams, strict=True):
-            same(old.values, new.values)
+            assert_same(old.values, new.values)
         for old, new in zip(before[1], after[1], strict=True):
-            same(old, new)
+            assert_same(old, new)
 
 
 @given(said(), st.integers(2, 40), st.randoms(use_true_random=False))

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from peergrad.engines.local import ops
-from peergrad.engines.local.generate import draw
+from peergrad.engines.local.state import draw
 
 pytest.importorskip("triton")
 from peergrad.engines.local import kernels
@@ -27,7 +27,7 @@ def with_gradients(function, *inputs):
     return [*(output.detach() for output in outputs), *torch.autograd.grad(loss, inputs)]
 
 
-def same(left, right):
+def assert_same(left, right):
     for one, other in zip(left, right, strict=True):
         assert (one - other).abs().max() < TOLERANCE
 
@@ -45,12 +45,12 @@ def test_operations_and_their_gradients():
         def add_norm(side, inputs=inputs):
             return with_gradients(lambda x, added=None: side.add_norm(x, added, weight, 1e-5), *inputs)
 
-        same(add_norm(kernels), add_norm(ops))
-    same(*(with_gradients(side.swiglu, random(2, 5, 64)) for side in (kernels, ops)))
+        assert_same(add_norm(kernels), add_norm(ops))
+    assert_same(*(with_gradients(side.swiglu, random(2, 5, 64)) for side in (kernels, ops)))
     cos, sin = rotations()
     positions = torch.randint(0, LENGTH, (2, 5), device=DEVICE)
     qkv = random(2, 5, HEADS + 2 * KV, SIZE)
-    same(*(with_gradients(lambda z, o=side: o.rotate(z, KV, cos, sin, positions), qkv) for side in (kernels, ops)))
+    assert_same(*(with_gradients(lambda z, o=side: o.rotate(z, KV, cos, sin, positions), qkv) for side in (kernels, ops)))
 
 
 def reference(q, keys, values, position):
@@ -64,7 +64,7 @@ def test_attention_of_one_token_a_row(splits):
     keys, values, q = random(ROWS, KV, LENGTH, SIZE), random(ROWS, KV, LENGTH, SIZE) * 2, random(ROWS, HEADS, SIZE)
     at = torch.tensor([0, 10, 63, 64, LENGTH - 1], device=DEVICE)
     out = kernels.attend(q, keys, values, at, splits=splits).view(ROWS, HEADS, SIZE)
-    same(out, [reference(q[row], keys[row], values[row], int(at[row])) for row in range(ROWS)])
+    assert_same(out, [reference(q[row], keys[row], values[row], int(at[row])) for row in range(ROWS)])
 
 
 def test_attention_of_prompts_whose_padding_points_beyond_the_row():
@@ -87,9 +87,9 @@ def test_rotating_and_storing():
     qkv = random(ROWS, HEADS + 2 * KV, SIZE)
     q, k, v = ops.rotate(qkv, KV, cos, sin, at)
     new_keys, new_values = keys.clone(), values.clone()
-    same([kernels.rotate_and_store(qkv, cos, sin, at, new_keys, new_values, None, 1e-5)], [q])
+    assert_same([kernels.rotate_and_store(qkv, cos, sin, at, new_keys, new_values, None, 1e-5)], [q])
     row = torch.arange(ROWS, device=DEVICE)
-    same([new_keys[row, :, at], new_values[row, :, at]], [k, v])
+    assert_same([new_keys[row, :, at], new_values[row, :, at]], [k, v])
     assert (new_keys != keys).any(-1).sum() == ROWS * KV
 
 

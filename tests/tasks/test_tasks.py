@@ -1,6 +1,7 @@
 """Questions: the built-in sums, and people's files."""
 
 import json
+import re
 from fractions import Fraction
 
 import pytest
@@ -21,6 +22,7 @@ def test_sums_are_right_and_held_out_ones_are_apart(level):
     for index in range(100):
         question = train[index]
         sum_ = question.text.removeprefix("What is ").removesuffix("?")
+        assert re.fullmatch(r"[-+*() \d]+", sum_)
         assert eval(sum_) == int(question.answer)
         assert train.grade(question, rf"so \boxed{{{question.answer}}}") == Grade(True, question.answer)
         assert not train.grade(question, rf"\boxed{{{int(question.answer) + 1}}}").correct

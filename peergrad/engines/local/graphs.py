@@ -13,7 +13,7 @@ from peergrad.engines.local.decoder import Decoder, product
 from peergrad.engines.local.forward import Adapter
 
 if TYPE_CHECKING:
-    from peergrad.engines.local.generate import State
+    from peergrad.engines.local.state import State
 
 # A graph is for a fixed number of rows; a batch uses the next larger one, its spare rows computing what nobody reads.
 _ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048)

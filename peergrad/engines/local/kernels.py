@@ -170,7 +170,7 @@ def attend_prompt(q: Tensor, keys: Tensor, values: Tensor, rows: Tensor, starts:
 
 
 def draw(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """A token per row by its uniform number, and its log-probability: ``generate.draw``, reading the scores once."""
+    """A token per row by its uniform number, and its log-probability: ``state.draw``, reading the scores once."""
     rows, vocabulary = logits.shape
     chunks = triton.cdiv(vocabulary, VOCABULARY_CHUNK)
     peak, mass = (logits.new_empty(rows, chunks, dtype=torch.float32) for _ in range(2))

@@ -1,0 +1,105 @@
+"""What is on the device while rows are sampled, and how a token is drawn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from peergrad.engines.local.cache import Pool
+from peergrad.engines.local.decoder import Decoder
+from peergrad.engines.local.forward import Adapter, Forward
+
+if TYPE_CHECKING:
+    from peergrad.engines.local.generate import Job
+
+
+class State:
+    """What stays on the device between two looks of the host: the pool, and each row's last token and random numbers."""
+
+    def __init__(self, decoder: Forward, rows: int, positions: int, uniforms: int) -> None:
+        device = decoder.device
+        self._decoder = decoder
+        self.rows, self.positions = rows, positions
+        self.pool = Pool(decoder.shape, rows, positions, device, decoder.dtype)
+        self.ids, self.at, self.drawn = (torch.zeros(rows, dtype=torch.int64, device=device) for _ in range(3))
+        self.logprobs = torch.zeros(rows, device=device)
+        self.temperatures = torch.ones(rows, device=device)
+        self.uniforms = torch.zeros(rows, uniforms, device=device)
+        self._graphs = None
+        if device.type == "cuda" and isinstance(decoder, Decoder):
+            from peergrad.engines.local.graphs import Graphs
+
+            self._graphs = Graphs(decoder, self)
+
+    @property
+    def moving(self) -> tuple[Tensor, ...]:
+        """What a step changes besides the pool."""
+        return self.ids, self.at, self.drawn, self.logprobs
+
+    def free(self) -> None:
+        """Let go of the device memory at once: graphs and state know each other, and Python would clear that up later."""
+        self._graphs = None
+        del self.pool
+
+    def use(self, adapter: Adapter | None) -> None:
+        if self._graphs is not None:
+            self._graphs.use(adapter)
+
+    def seat(self, jobs: list[Job], rows: Tensor, ids: Tensor) -> None:
+        """Prepare rows whose prompts are computed and whose first tokens are drawn."""
+        device = self.ids.device
+        uniforms = np.zeros((len(jobs), self.uniforms.shape[1]), np.float32)
+        for line, job in zip(uniforms, jobs, strict=True):
+            line[: len(job.uniforms_T)] = job.uniforms_T
+        self.ids[rows] = ids
+        self.at[rows] = torch.tensor([len(job.prompt_T) for job in jobs], device=device)
+        self.drawn[rows] = 1
+        self.temperatures[rows] = torch.tensor([job.temperature for job in jobs], device=device)
+        self.uniforms[rows] = torch.from_numpy(uniforms).to(device)
+
+    def move(self, source: int, target: int, length: int) -> None:
+        self.pool.move(source, target, min(length, self.positions))
+        for tensor in (*self.moving, self.temperatures, self.uniforms):
+            tensor[target] = tensor[source]
+
+    def steps(self, rows: int, longest: int, steps: int, adapter: Adapter | None) -> tuple[Tensor, Tensor]:
+        """Draw ``steps`` tokens for each of the first rows: ids and log-probabilities, (steps, rows)."""
+        ids, logprobs = [], []
+        for _ in range(steps):
+            if self._graphs is not None:
+                self._graphs.step(rows, adapter is not None)
+            else:
+                self._step(rows, min(longest, self.positions), adapter)
+            ids.append(self.ids[:rows].clone())
+            logprobs.append(self.logprobs[:rows].clone())
+        return torch.stack(ids), torch.stack(logprobs)
+
+    def _step(self, rows: int, seen: int, adapter: Adapter | None) -> None:
+        positions = self.at[:rows, None]
+        attend = self.pool.attend(slice(rows), positions, seen)
+        hidden = self._decoder.hidden(self.ids[:rows, None], positions, attend, adapter)
+        uniforms = self.uniforms[:rows].gather(1, self.drawn[:rows, None])[:, 0]
+        ids, logprobs = draw(self._decoder.logits(hidden[:, 0]), self.temperatures[:rows], uniforms)
+        self.took(rows, ids, logprobs)
+
+    def took(self, rows: int, ids: Tensor, logprobs: Tensor) -> None:
+        """Note what was drawn. Rows that are over go on until the host looks, but not beyond what there is room for."""
+        self.ids[:rows] = ids
+        self.logprobs[:rows] = logprobs
+        self.at[:rows] = (self.at[:rows] + 1).clamp(max=self.positions - 1)
+        self.drawn[:rows] = (self.drawn[:rows] + 1).clamp(max=self.uniforms.shape[1] - 1)
+
+
+def draw(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """A token per row by its uniform number, and its log-probability at the row's temperature; temperature 0 takes the best.
+
+    By the inverse of the cumulative distribution: one random number a token, whatever the size of the vocabulary.
+    """
+    logprobs = torch.log_softmax(logits / temperatures.clamp(min=1e-6)[:, None], -1)
+    mass = logprobs.exp().cumsum(-1)
+    ids = torch.searchsorted(mass, uniforms[:, None] * mass[:, -1:], right=True)[:, 0].clamp(max=logits.shape[1] - 1)
+    ids = torch.where(temperatures > 0, ids, logits.argmax(-1))
+    return ids, logprobs.gather(1, ids[:, None])[:, 0]
