@@ -100,3 +100,15 @@ def test_drawing(monkeypatch):
     (ids, logprobs), (wanted, exact) = (d(logits, temperatures, uniforms) for d in (kernels.draw, draw))
     assert torch.equal(ids, wanted)
     assert (logprobs[1:] - exact[1:]).abs().max() < 1e-4
+
+
+def scored_tokens(module):
+    scores, targets = random(40, 300) * 3, torch.arange(40, device=DEVICE) * 7
+    temperatures = torch.linspace(0.5, 1.5, 40).to(DEVICE)
+    found, levels = module.logprobs(scores, targets, temperatures)
+    return found, levels, module.slopes(scores, levels, targets, temperatures, random(40), torch.float32)
+
+
+def test_log_probabilities_and_their_slopes(monkeypatch):
+    monkeypatch.setattr(kernels, "VOCABULARY_CHUNK", 64)
+    assert_same(scored_tokens(kernels), scored_tokens(ops))

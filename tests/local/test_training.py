@@ -14,8 +14,8 @@ from peft import PeftModel
 from peergrad import EngineError, UserError
 from peergrad.engines.local import backward
 from peergrad.engines.local.backward import gradient
-from peergrad.engines.local.families import families, micro_batches
 from peergrad.engines.local.lora import LoraRules
+from peergrad.engines.local.prefix_tree import micro_batches, prefix_trees
 from peergrad.learn import losses as oracle
 from peergrad.learn.datums import Datum
 from tests.local.tiny import ask, engine, model, tokenizer
@@ -112,16 +112,17 @@ def test_micro_batches_do_not_change_the_gradient(loss):
         for name, grad in whole.by_name.items():
             assert (split.by_name[name] - grad).norm() <= 1e-5 * grad.norm()
     for tokens in (1, 40, 70, 150, 1000):
-        batches = micro_batches(families(DATA), tokens)
-        assert sorted(i for batch in batches for family in batch for i in family.members) == list(range(len(DATA)))
+        batches = micro_batches(prefix_trees(DATA), tokens)
+        leaves = [leaf for batch in batches for tree in batch for leaf in tree.leaves]
+        assert sorted((leaf.sequence, leaf.end) for leaf in leaves) == [(i, len(one)) for i, one in enumerate(DATA)]
         for batch in batches:
-            alone = len(batch) == 1 and len(batch[0].members) == 1
-            assert alone or sum(family.tokens for family in batch) <= tokens
+            alone = len(batch) == 1 and len(batch[0].leaves) == 1
+            assert alone or sum(tree.tokens for tree in batch) <= tokens
 
 
 def test_what_sequences_share_is_computed_once(monkeypatch):
-    found = sorted((f.members, f.shared) for f in families(DATA) if f.shared)
-    assert found == [((6, 7, 5), 44), ((8, 9), 33)]  # where the last of them predicts is each one's own
+    found = sorted((sorted(leaf.sequence for leaf in t.leaves), t.end) for t in prefix_trees(DATA) if t.children)
+    assert found == [([5, 6, 7], 44), ([8, 9], 33)]  # where the last of them predicts is each one's own
     local = trained_engine()
     seen, real = [], local.decoder.hidden
     monkeypatch.setattr(local.decoder, "hidden", lambda ids, *rest: seen.append(len(ids)) or real(ids, *rest))
@@ -154,15 +155,15 @@ def test_out_of_memory_is_a_sentence(monkeypatch, full):
 def test_out_of_memory_halves_the_micro_batch(monkeypatch, full):
     local = trained_engine()
     whole = gradient(local.decoder, local._lora, DATA, "ppo", 10_000)
-    real, sizes = backward._micro_batch, []
+    real, sizes = backward._Batch._micro_batch, []
 
-    def small(decoder, lora, data, batch, *how):
-        sizes.append(sum(len(family.members) for family in batch))
+    def small(self, trees, **how):
+        sizes.append(sum(len(tree.leaves) for tree in trees))
         if sizes[-1] > 2:
             full()
-        return real(decoder, lora, data, batch, *how)
+        return real(self, trees, **how)
 
-    monkeypatch.setattr(backward, "_micro_batch", small)
+    monkeypatch.setattr(backward._Batch, "_micro_batch", small)
     again = gradient(local.decoder, local._lora, DATA, "ppo", 10_000)
     assert sizes[0] == len(DATA)
     assert sum(size for size in sizes if size <= 2) == len(DATA)  # each once, in batches that fit

@@ -1,26 +1,32 @@
 """Loss and gradient of a batch of datums, in micro-batches that fit into memory.
 
-Sequences are packed end to end, each attending to itself alone and to what it shares with others (see ``families``), so
+Sequences are packed end to end, each attending to itself alone and to what it shares with others (see ``prefix_tree``), so
 nothing is padded and nothing computed twice. The vocabulary is looked at only
 where a token was sampled, a chunk at a time: the loss is a sum over tokens, so its gradient with respect to the hidden
 states can be had chunk by chunk, and then goes back through the layers once.
+
+The host does not wait for the device between two micro-batches. Whether each was finite is read when all are done, and
+those that were not are computed again another way: each sequence by itself, with PyTorch's own attention.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from peergrad.engines.local.families import Family, families, micro_batches
+from peergrad.engines.local import ops
 from peergrad.engines.local.forward import Forward
 from peergrad.engines.local.lora import Lora
 from peergrad.engines.local.losses import token_losses
 from peergrad.engines.local.memory import FULL, ran_out
-from peergrad.engines.local.packed import packed_attention
+from peergrad.engines.local.packed import Unpad, packed_attention
+from peergrad.engines.local.prefix_tree import Node, micro_batches, prefix_trees
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import Bounds, LossName
 
@@ -29,11 +35,18 @@ _CHUNK = 2048
 
 @dataclass(frozen=True, eq=False)
 class Gradient:
-    """The summed loss, its gradient by name, and per datum the policy's log-probabilities of what was sampled, else 0."""
+    """The summed loss, its gradient by name, and per datum the policy's log-probabilities of what was sampled, else 0.
+
+    ``why``: what is not finite, if anything, and ``bad``: the datums of the micro-batches it was found in. ``retried``: how
+    many micro-batches had to be computed another way.
+    """
 
     loss: float
     by_name: dict[str, Tensor]
     logprobs: list[np.ndarray]
+    why: str = ""
+    bad: tuple[int, ...] = ()
+    retried: int = 0
 
 
 def gradient(
@@ -48,99 +61,149 @@ def gradient(
 
     ``bounds`` are those of the ratios, if they are not to be the usual ones of the loss.
     """
-    total = {name: torch.zeros_like(weight) for name, weight in lora.weights.items()}
-    logprobs: list[np.ndarray | None] = [None] * len(data)
-    value = 0.0
-    waiting = micro_batches(families(data), tokens)
-    while waiting:
-        batch = waiting.pop(0)
-        grads, found = (), {}
-        try:
-            part, grads, found = _micro_batch(decoder, lora, data, batch, loss, bounds)
-        except FULL as error:
-            if (len(batch) == 1 and len(batch[0].members) == 1) or not ran_out(error):
-                raise
-            part = None
-        if part is None:  # only here has the exception let go of the tensors it held
-            if decoder.device.type == "cuda":
-                torch.cuda.empty_cache()
-            half = len(batch) // 2
-            waiting[:0] = [batch[:half], batch[half:]] if half else [[part] for part in batch[0].split()]
-            continue
-        value += part
-        for sum_, grad in zip(total.values(), grads, strict=True):
-            sum_ += grad
-        for index, array in found.items():
-            logprobs[index] = array
-    return Gradient(value, total, [array for array in logprobs if array is not None])
+    batch = _Batch(decoder, lora, data, loss, bounds)
+    bad = batch.add(micro_batches(prefix_trees(data), tokens))
+    apart = [Node(leaf.sequence, 0, leaf.end) for part in bad for tree in part for leaf in tree.leaves]
+    still_bad = batch.add(micro_batches(apart, tokens), again=True) if bad else []
+    return Gradient(
+        loss=batch.loss,
+        by_name=lora.unfused(batch.sums),
+        logprobs=batch.logprobs(),
+        why=batch.why if still_bad else "",
+        bad=tuple(tree.sequence for part in still_bad for tree in part),
+        retried=len(bad),
+    )
 
 
-def _micro_batch(
-    decoder: Forward,
-    lora: Lora,
-    data: Sequence[Datum],
-    batch: Sequence[Family],
-    loss: LossName,
-    bounds: Bounds | None,
-) -> tuple[float, tuple[Tensor, ...], dict[int, np.ndarray]]:
-    device = decoder.device
-    # What is packed, in this order: for each family what it shares, then the rest of each member. (datum, from, to)
-    parts = [
-        part
-        for family in batch
-        for part in (
-            *([(family.members[0], 0, family.shared)] if family.shared else []),
-            *((index, family.shared, length) for index, length in zip(family.members, family.lengths, strict=True)),
+class _Batch:
+    """What has been added up so far."""
+
+    def __init__(
+        self, decoder: Forward, lora: Lora, data: Sequence[Datum], loss: LossName, bounds: Bounds | None
+    ) -> None:
+        self._decoder, self._lora, self._data, self._loss, self._bounds = decoder, lora, data, loss, bounds
+        self._adapter = lora.trainable()
+        self._weights = [matrix for layer in self._adapter for pair in layer.values() for matrix in pair]
+        self.sums = [torch.zeros_like(weight, dtype=torch.float32) for weight in self._weights]
+        self.loss, self.why = 0.0, ""
+        self._found: list[tuple[list[_Span], npt.NDArray[np.bool_], Tensor]] = []
+
+    def add(self, batches: Sequence[list[Node]], *, again: bool = False) -> list[list[Node]]:
+        """Add micro-batches, and say which were not finite. Those count for nothing, unless it is the second time."""
+        waiting = list(batches)
+        done: list[tuple[list[Node], Tensor]] = []
+        while waiting:
+            trees = waiting.pop(0)
+            try:
+                made = self._micro_batch(trees, kernels=not again)
+            except FULL as error:
+                halves = _halves(trees)
+                if halves is None or not ran_out(error):
+                    raise
+                made = None
+            if made is None:  # only here has the exception let go of the tensors it held
+                if self._decoder.device.type == "cuda":
+                    torch.cuda.empty_cache()
+                waiting[:0] = halves
+                continue
+            grads, checks = made
+            if not again:
+                finite = checks.isfinite().all()
+                grads = [torch.where(finite, grad, 0.0) for grad in grads]
+            torch._foreach_add_(self.sums, grads)
+            done.append((trees, checks))
+        bad: list[list[Node]] = []
+        for (trees, _), checks in zip(done, torch.stack([checks for _, checks in done]).tolist(), strict=True):
+            finite = np.isfinite(checks)
+            self.loss += checks[0] if again or finite.all() else 0.0
+            if not finite.all():
+                bad.append(trees)
+                self.why = "the loss is not finite"
+                if finite[0]:  # the gradient comes from the last layer and goes to the first
+                    last = int(np.flatnonzero(~finite[1:])[-1])
+                    self.why = f"the gradient is not finite, first in {self._lora.name_of(last)}"
+        return bad
+
+    def logprobs(self) -> list[np.ndarray]:
+        """Of each datum, what its sampled tokens are worth to the policy; of those computed twice, the second time."""
+        made = [np.zeros(len(datum), np.float32) for datum in self._data]
+        values = torch.cat([tensor for _, _, tensor in self._found]).cpu().numpy()
+        for spans, sampled_T, tensor in self._found:
+            everywhere = np.zeros(len(sampled_T), np.float32)
+            everywhere[sampled_T], values = values[: len(tensor)], values[len(tensor) :]
+            for sequence, start, end in spans:
+                made[sequence][start:end], everywhere = everywhere[: end - start], everywhere[end - start :]
+        return made
+
+    def _micro_batch(self, trees: Sequence[Node], *, kernels: bool) -> tuple[Sequence[Tensor], Tensor]:
+        """The gradient, and numbers that are all finite if it is: the loss, and the largest of each matrix."""
+        decoder, data, device = self._decoder, self._data, self._decoder.device
+        spans = [(node.sequence, node.start, node.end) for tree in trees for node in tree.walk()]
+        decoder.grow_rotations(max(end for _, _, end in spans))
+
+        def packed(name: str, kind: Any) -> Tensor:
+            arrays = [getattr(data[sequence], name)[start:end] for sequence, start, end in spans]
+            return _to(device, np.concatenate(arrays).astype(kind, copy=False))
+
+        sampled_T = np.concatenate([data[sequence].mask_T[start:end] for sequence, start, end in spans]) > 0
+        where = _to(device, np.flatnonzero(sampled_T))
+        targets, old, advantages, temperatures = (
+            packed(name, kind)[where]
+            for name, kind in (
+                ("targets_T", np.int64),
+                ("logprobs_T", np.float32),
+                ("advantages_T", np.float32),
+                ("temperatures_T", np.float32),
+            )
         )
-    ]
-    decoder.grow_rotations(max(end for _, _, end in parts))
+        temperatures = temperatures.clamp(min=1e-6)  # as the sampler does
+        positions = _to(device, np.concatenate([np.arange(start, end) for _, start, end in spans]))
+        attend = packed_attention(trees, decoder.shape, device, kernels=kernels)
+        hidden = Unpad.apply(decoder.hidden(packed("inputs_T", np.int64), positions, attend, self._adapter), where)
+        back = torch.empty_like(hidden)
+        logprobs = torch.empty_like(old)
+        value = torch.zeros((), device=device)
+        scoring = _scoring(device)
+        for start in range(0, len(where), _CHUNK):
+            chunk = slice(start, start + _CHUNK)
+            with torch.no_grad():
+                scores = decoder.logits(hidden[chunk])
+                logprobs[chunk], levels = scoring.logprobs(scores, targets[chunk], temperatures[chunk])
+            new = logprobs[chunk].requires_grad_()
+            sum_ = token_losses(self._loss, new, old[chunk], advantages[chunk], self._bounds).sum()
+            (slopes,) = torch.autograd.grad(sum_, new)
+            with torch.no_grad():
+                slopes = scoring.slopes(scores, levels, targets[chunk], temperatures[chunk], slopes, hidden.dtype)
+                torch.mm(slopes, decoder.unembedding, out=back[chunk])
+                value += sum_.detach()
+        # A matrix that no token came by, an expert's perhaps, has no gradient; here that is zero.
+        grads = torch.autograd.grad(hidden, self._weights, back, allow_unused=True, materialize_grads=True)
+        largest = torch._foreach_norm(grads, float("inf"))
+        self._found.append((spans, sampled_T, logprobs.detach()))
+        return grads, torch.stack([value, *(one.float() for one in largest)])
 
-    def packed(name: str, dtype: torch.dtype) -> Tensor:
-        arrays = [getattr(data[index], name)[start:end] for index, start, end in parts]
-        return torch.from_numpy(np.concatenate(arrays)).to(device, dtype)
 
-    ids = packed("inputs_T", torch.int64)
-    positions = torch.from_numpy(np.concatenate([np.arange(start, end) for _, start, end in parts])).to(device)
-    sampled_T = np.concatenate([data[index].mask_T[start:end] for index, start, end in parts]) > 0
-    where = torch.from_numpy(np.flatnonzero(sampled_T)).to(device)
-    columns = [
-        packed(name, dtype)[where]
-        for name, dtype in (
-            ("targets_T", torch.int64),
-            ("logprobs_T", torch.float32),
-            ("advantages_T", torch.float32),
-            ("temperatures_T", torch.float32),
-        )
-    ]
-    attend = packed_attention(batch, device, decoder.shape.windows)
-    hidden = decoder.hidden(ids, positions, attend, lora.adapter())[where]
-    back = torch.empty_like(hidden)
-    value = 0.0
-    found: list[Tensor] = []
-    for start in range(0, len(where), _CHUNK):
-        chunk = slice(start, start + _CHUNK)
-        targets, old, advantages, temperatures = (column[chunk] for column in columns)
-        with torch.no_grad():
-            temperatures = temperatures.clamp(min=1e-6)  # as the sampler does
-            scores = decoder.logits(hidden[chunk]) / temperatures[:, None]
-            logprobs = scores.gather(1, targets[:, None])[:, 0] - scores.logsumexp(-1)
-        logprobs.requires_grad_()
-        sum_ = token_losses(loss, logprobs, old, advantages, bounds).sum()
-        (slope,) = torch.autograd.grad(sum_, logprobs)
-        with torch.no_grad():  # d logprob / d scores = one at the target less the probabilities
-            scores = torch.softmax(scores, -1).neg_()
-            scores.scatter_add_(1, targets[:, None], torch.ones_like(scores[:, :1]))
-            scores.mul_((slope / temperatures)[:, None])
-            back[chunk] = scores.to(hidden.dtype) @ decoder.unembedding
-        value += sum_.item()
-        found.append(logprobs.detach())
-    # A matrix that no token came by, an expert's perhaps, has no gradient; here that is zero.
-    grads = torch.autograd.grad(hidden, list(lora.weights.values()), back, allow_unused=True, materialize_grads=True)
-    everywhere = np.zeros(len(sampled_T), np.float32)
-    everywhere[sampled_T] = torch.cat(found).cpu().numpy() if found else 0.0
-    logprobs = {index: np.zeros(len(data[index]), np.float32) for family in batch for index in family.members}
-    for (index, start, end), values in zip(
-        parts, np.split(everywhere, np.cumsum([b - a for _, a, b in parts])[:-1]), strict=True
-    ):
-        logprobs[index][start:end] = values
-    return value, grads, logprobs
+_Span = tuple[int, int, int]  # a sequence, and from which to which of its tokens
+
+
+def _halves(trees: list[Node]) -> list[list[Node]] | None:
+    """A micro-batch as two; ``None`` if it is one sequence."""
+    half = len(trees) // 2
+    if half:
+        return [trees[:half], trees[half:]]
+    parts = trees[0].split()
+    return parts and [[part] for part in parts]
+
+
+def _to(device: torch.device, array: npt.NDArray[Any]) -> Tensor:
+    """An array on the device. From pinned memory, or the host would wait for all that the device has still to do."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def _scoring(device: torch.device) -> Any:
+    if device.type == "cuda":
+        from peergrad.engines.local import kernels
+
+        return kernels
+    return ops

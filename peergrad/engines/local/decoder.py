@@ -207,7 +207,27 @@ def _times(x: Tensor, layer: Layer, name: str, lora: Mapping[str, Any], bias: Te
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None, added: tuple[Tensor, Tensor] | None) -> Tensor:
     """x · weightᵀ + bias, and what an adapter adds to it."""
-    return _add(F.linear(x, weight, bias), x, added)
+    return F.linear(x, weight, bias) if added is None else _Product.apply(x, weight, bias, *added)
+
+
+class _Product(torch.autograd.Function):
+    """What is added is added in place, there and back: a pass over large tensors less each way."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, down: Tensor, up: Tensor) -> Tensor:
+        inner = F.linear(x, down).flatten(0, -2)
+        ctx.save_for_backward(x, weight, down, up, inner)
+        y = F.linear(x, weight, bias)
+        y.flatten(0, -2).addmm_(inner, up.T)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        x, weight, down, up, inner = ctx.saved_tensors
+        x, grad = x.flatten(0, -2), grads[0].flatten(0, -2)
+        to_inner = grad @ up
+        to_x = (grad @ weight).addmm_(to_inner, down).view(*grads[0].shape[:-1], -1) if ctx.needs_input_grad[0] else None
+        return to_x, None, None, to_inner.T @ x, grad.T @ inner
 
 
 def _add(y: Tensor, x: Tensor, added: tuple[Tensor, Tensor] | None) -> Tensor:

@@ -146,11 +146,11 @@ class Local:
                 np.concatenate(column)
                 for column in (made.logprobs, [datum.logprobs_T for datum in data], [datum.mask_T for datum in data])
             )
-            metrics = optim_metrics(new, old, mask)
-            if not math.isfinite(made.loss):
-                return StepStats(made.loss, length(made.by_name), skipped=True, metrics=metrics)
-            norm = self._apply(made.by_name, AdamRules(lr=lr, max_norm=self._max_grad_norm))
-            return StepStats(made.loss, norm, skipped=not math.isfinite(norm), metrics=metrics)
+            metrics = optim_metrics(new, old, mask) | ({"optim/retried": float(made.retried)} if made.retried else {})
+            rules = AdamRules(lr=lr, max_norm=self._max_grad_norm)
+            norm = length(made.by_name) if made.why else self._apply(made.by_name, rules)
+            skipped = bool(made.why) or not math.isfinite(norm)
+            return StepStats(made.loss, norm, skipped=skipped, metrics=metrics)
 
     def gradient(self, data: Sequence[Datum], loss: LossName, bounds: Bounds | None = None) -> Gradient:
         """Loss and gradient at the weights as they are now, which are not changed. ``bounds``: of the loss's ratios."""
@@ -176,8 +176,9 @@ class Local:
         if not math.isfinite(norm):
             return norm
         scale = min(1.0, rules.max_norm / norm) if norm else 1.0
-        for name, weight in self._lora.weights.items():
-            weight.grad = by_name[name].mul(scale)
+        scaled = torch._foreach_mul([by_name[name] for name in self._lora.weights], scale)
+        for weight, grad in zip(self._lora.weights.values(), scaled, strict=True):
+            weight.grad = grad
         self._adam.param_groups[0].update(
             lr=rules.lr, betas=(rules.beta1, rules.beta2), eps=rules.eps, weight_decay=rules.weight_decay
         )
@@ -250,4 +251,4 @@ class Local:
 
 def length(by_name: Mapping[str, Tensor]) -> float:
     """The Euclidean norm of a gradient."""
-    return math.sqrt(sum(float(grad.double().square().sum()) for grad in by_name.values()))
+    return float(torch.stack(torch._foreach_norm(list(by_name.values()))).double().norm())

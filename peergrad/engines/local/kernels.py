@@ -185,6 +185,26 @@ def draw(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor
     return ids, logprobs
 
 
+def logprobs(scores: Tensor, targets: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
+    """``ops.logprobs``, reading the scores once."""
+    rows, vocabulary = scores.shape
+    found, levels = (scores.new_empty(rows) for _ in range(2))
+    _logprobs[(rows,)](scores, targets, temperatures, found, levels, vocabulary, VOCABULARY_CHUNK, num_warps=8)
+    return found, levels
+
+
+def slopes(
+    scores: Tensor, levels: Tensor, targets: Tensor, temperatures: Tensor, to_logprobs: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """``ops.slopes``, reading the scores once and leaving them as they are."""
+    rows, vocabulary = scores.shape
+    out = torch.empty_like(scores, dtype=dtype)
+    _slopes[(rows, triton.cdiv(vocabulary, VOCABULARY_CHUNK))](
+        scores, levels, targets, temperatures, to_logprobs, out, vocabulary, VOCABULARY_CHUNK, num_warps=8
+    )
+    return out
+
+
 @triton.jit
 def _add_norm(x, added, weight, total, normed, width, eps, HAS_ADDED: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
@@ -446,3 +466,35 @@ def _pick(
     score = tl.load(logits + row * vocabulary + id).to(tl.float32) * scale
     tl.store(ids + row, id)
     tl.store(logprobs + row, score - top - tl.log(total))
+
+
+@triton.jit
+def _logprobs(scores, targets, temperatures, found, levels, vocabulary, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    scale = 1.0 / tl.load(temperatures + row)
+    top = tl.full((BLOCK,), -float("inf"), tl.float32)
+    mass = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, vocabulary, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        score = tl.load(scores + row * vocabulary + column, column < vocabulary, -float("inf")) * scale
+        new_top = tl.maximum(top, score)
+        safe = tl.where(new_top == -float("inf"), 0.0, new_top)
+        mass = mass * tl.exp(top - safe) + tl.exp(score - safe)
+        top = new_top
+    highest = tl.max(top)
+    level = highest + tl.log(tl.sum(mass * tl.exp(top - highest)))
+    target = tl.load(scores + row * vocabulary + tl.load(targets + row)) * scale
+    tl.store(levels + row, level)
+    tl.store(found + row, target - level)
+
+
+@triton.jit
+def _slopes(scores, levels, targets, temperatures, to_logprobs, out, vocabulary, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < vocabulary
+    scale = 1.0 / tl.load(temperatures + row)
+    score = tl.load(scores + row * vocabulary + column, inside, -float("inf")) * scale
+    p = tl.exp(score - tl.load(levels + row))
+    slope = tl.load(to_logprobs + row) * scale * (tl.where(column == tl.load(targets + row), 1.0, 0.0) - p)
+    tl.store(out + row * vocabulary + column, slope.to(out.dtype.element_ty), inside)

@@ -51,8 +51,12 @@ class Lora:
                 for part, value in (("lora_A", down), ("lora_B", torch.zeros(matrix.outputs, rules.rank))):
                     self.weights[_name(matrix, part)] = value.to(decoder.device).requires_grad_()
 
-    def adapter(self) -> Adapter:
-        """The additions as the decoder takes them: fused like its matrices, scaled, in its precision; differentiable."""
+    @torch.no_grad()
+    def snapshot(self) -> Adapter:
+        """The additions as they are now, as the decoder takes them: fused like its matrices, scaled, in its precision.
+
+        What is learned later does not change them.
+        """
         scale = self.rules.alpha / self.rules.rank
         adapter: Adapter = []
         for groups in self._layers:
@@ -67,14 +71,42 @@ class Lora:
                     else:  # nothing is added to the outputs of a matrix that is not trained
                         ups.append(torch.zeros(matrix.outputs, 0, device=self._device))
                 if downs:
-                    added[name] = (torch.cat(downs).to(self._dtype), torch.block_diag(*ups).to(self._dtype))
+                    down, up = torch.cat(downs), torch.block_diag(*ups)
+                    added[name] = (down.to(self._dtype), up.to(self._dtype))
             adapter.append(added)
         return adapter
 
-    @torch.no_grad()
-    def snapshot(self) -> Adapter:
-        """The additions as they are now; what is learned later does not change them."""
-        return [{name: (down.clone(), up.clone()) for name, (down, up) in layer.items()} for layer in self.adapter()]
+    def trainable(self) -> Adapter:
+        """A snapshot that gradients can be taken of; ``unfused`` makes them gradients of the weights."""
+        return [{n: (down.requires_grad_(), up.requires_grad_()) for n, (down, up) in x.items()} for x in self.snapshot()]
+
+    def unfused(self, grads: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Gradients of the weights by name, from those of all matrices of ``trainable`` in their order."""
+        scale, rank = self.rules.alpha / self.rules.rank, self.rules.rank
+        made: dict[str, Tensor] = {}
+        waiting = iter(grads)
+        for group in self._fused():
+            down, up = next(waiting), next(waiting)
+            row, column = 0, 0
+            for matrix in group:
+                if matrix.kind in self._kinds:
+                    inner = slice(column, column + rank)
+                    made[_name(matrix, "lora_A")] = down[inner]
+                    made[_name(matrix, "lora_B")] = up[row : row + matrix.outputs, inner] * scale
+                    column += rank
+                row += matrix.outputs
+        return {name: made[name] for name in self.weights}
+
+    def name_of(self, index: int) -> str:
+        """What a matrix of ``trainable`` adds to."""
+        names = [matrix.name for matrix in self._fused()[index // 2] if matrix.kind in self._kinds]
+        before, _, first = names[0].rpartition(".")
+        return ", ".join([f"{before}.{first}", *(name.rpartition(".")[2] for name in names[1:])])
+
+    def _fused(self) -> list[tuple[Matrix, ...]]:
+        """The groups of matrices that something is added to."""
+        groups = (group for layer in self._layers for group in layer.values())
+        return [group for group in groups if any(matrix.kind in self._kinds for matrix in group)]
 
     def config(self, base: str) -> str:
         """The file that tells PEFT what these weights are."""

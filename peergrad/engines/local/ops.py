@@ -31,3 +31,19 @@ def swiglu(gate_up: Tensor) -> Tensor:
     """silu(gate) · up."""
     gate, up = gate_up.chunk(2, -1)
     return F.silu(gate) * up
+
+
+def logprobs(scores: Tensor, targets: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
+    """The log-probability of each row's target at its temperature, and the logarithm of what all were divided by."""
+    scores = scores / temperatures[:, None]
+    levels = scores.logsumexp(-1)
+    return scores.gather(1, targets[:, None])[:, 0] - levels, levels
+
+
+def slopes(
+    scores: Tensor, levels: Tensor, targets: Tensor, temperatures: Tensor, to_logprobs: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """The slopes of the scores, given those of ``logprobs``: one at the target less the probabilities. Writes over scores."""
+    scores.div_(temperatures[:, None]).sub_(levels[:, None]).exp_().neg_()
+    scores.scatter_add_(1, targets[:, None], torch.ones_like(scores[:, :1]))
+    return scores.mul_((to_logprobs / temperatures)[:, None]).to(dtype)

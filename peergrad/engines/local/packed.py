@@ -1,8 +1,9 @@
-"""Attention over sequences packed end to end, for training."""
+"""Attention over sequences packed as prefix trees, for training."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,44 +11,56 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from peergrad.engines.local.families import Family
-from peergrad.engines.local.forward import Attend
+from peergrad.engines.local.forward import Attend, Shape
+from peergrad.engines.local.prefix_tree import Node
+
+# Never cuDNN's: with a mask its gradients can be NaN.
+_CHOSEN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+def packed_attention(trees: Sequence[Node], shape: Shape, device: torch.device, *, kernels: bool = True) -> Attend:
+    """Each token attends to those before it in its own sequence: by kernels of our own on a GPU, unless told otherwise."""
+    if device.type == "cuda" and kernels:
+        from peergrad.engines.local import tree_kernels
+
+        if shape.head_size <= tree_kernels.MOST_HEAD_SIZE:
+            return _by_kernels(trees, shape, device)
+    return _by_calls(trees, shape, device)
+
+
+def _by_kernels(trees: Sequence[Node], shape: Shape, device: torch.device) -> Attend:
+    from peergrad.engines.local import tree_kernels
+
+    nodes = [node for tree in trees for node in tree.walk()]
+    starts = np.cumsum([0, *(node.end - node.start for node in nodes)])
+    ends = [np.full(node.end - node.start, start + node.tokens) for node, start in zip(nodes, starts, strict=False)]
+    positions = [np.arange(node.start, node.end) for node in nodes]
+    queries = 64 if shape.head_size > 128 else 128
+    where = tree_kernels.layout(
+        np.concatenate(ends).astype(np.int32), np.concatenate(positions).astype(np.int32), device, queries
+    )
+    return lambda layer, q, k, v: tree_kernels.tree_attention(q, k, v, where, shape.windows[layer])
 
 
 @dataclass(frozen=True)
 class _Call:
-    """Sequences attended to in one call: which tokens, how many, the longest, places when padded, what all share."""
+    """Nodes attended to in one call: which tokens, how many, the longest, places when padded, what all have before them."""
 
     tokens: slice
     rows: int
     longest: int
     places: Tensor
-    shared: slice
+    before: tuple[slice, ...]
 
 
-def packed_attention(families: Sequence[Family], device: torch.device, windows: Sequence[int | None]) -> Attend:
-    """Each sequence attends to itself, causally, and to what its family shares. Similar lengths are one call.
+def _by_calls(trees: Sequence[Node], shape: Shape, device: torch.device) -> Attend:
+    """The same by PyTorch's own attention. Neighbours of similar length are one call.
 
-    A call pads its sequences on the right, where no earlier token looks, so padding costs a little time and nothing else.
+    A call pads on the right, where no earlier token looks, so padding costs a little time and nothing else.
     """
-    calls: list[_Call] = []
-    start = 0
-    for shared, lengths in _in_order(families):
-        before = slice(start, start + shared)
-        if shared:
-            calls.append(_Call(before, 1, shared, torch.arange(shared, device=device), slice(0, 0)))
-            start += shared
-        first = 0
-        while first < len(lengths):
-            last = first + 1
-            while last < len(lengths) and 0.75 * lengths[first] <= lengths[last] <= lengths[first]:
-                last += 1
-            places = [row * lengths[first] + np.arange(length) for row, length in enumerate(lengths[first:last])]
-            total = sum(lengths[first:last])
-            index = torch.from_numpy(np.concatenate(places)).to(device)
-            calls.append(_Call(slice(start, start + total), last - first, lengths[first], index, before))
-            start, first = start + total, last
+    calls = [_call(device, *group) for group in _groups(trees)]
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         outputs: list[Tensor] = []
@@ -55,44 +68,63 @@ def packed_attention(families: Sequence[Family], device: torch.device, windows: 
             size = call.rows * call.longest
             padded = [_Pad.apply(x[call.tokens], call.places, size).view(call.rows, -1, *x.shape[1:]) for x in (q, k, v)]
             q1, k1, v1 = (x.transpose(1, 2) for x in padded)
-            if call.shared.stop > call.shared.start:
+            if call.before:
+                shared = ([x[part] for part in call.before] for x in (k, v))
                 k1, v1 = (
-                    torch.cat((x[call.shared].transpose(0, 1).expand(call.rows, -1, -1, -1), own), 2)
-                    for x, own in ((k, k1), (v, v1))
+                    torch.cat((torch.cat(parts).transpose(0, 1).expand(call.rows, -1, -1, -1), own), 2)
+                    for parts, own in zip(shared, (k1, v1), strict=True)
                 )
-            y = _attend(q1, k1, v1, windows[layer])
-            outputs.append(_Unpad.apply(y.transpose(1, 2).flatten(0, 1).flatten(1), call.places))
+            y = _attend(q1, k1, v1, shape.windows[layer])
+            outputs.append(Unpad.apply(y.transpose(1, 2).flatten(0, 1).flatten(1), call.places))
         return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
 
     return attend
 
 
-def _in_order(families: Sequence[Family]) -> Iterator[tuple[int, list[int]]]:
-    """What is shared and what is left of each member; neighbours who share nothing are taken together."""
-    alone: list[int] = []
-    for family in families:
-        if not family.shared:
-            alone += family.lengths
-            continue
-        if alone:
-            yield 0, alone
-            alone = []
-        yield family.shared, [length - family.shared for length in family.lengths]
-    if alone:
-        yield 0, alone
+def _groups(trees: Sequence[Node]) -> Iterator[tuple[int, list[int], tuple[slice, ...]]]:
+    """In the order of packing: where nodes begin, their lengths, and what they have before them."""
+    start = 0
+
+    def below(nodes: Sequence[Node], before: tuple[slice, ...]) -> Iterator[tuple[int, list[int], tuple[slice, ...]]]:
+        nonlocal start
+        alike: list[int] = []
+        for node in nodes:
+            length = node.end - node.start
+            if alike and (node.children or not 0.75 * max(alike) <= length <= min(alike) / 0.75):
+                yield start, alike, before
+                start, alike = start + sum(alike), []
+            alike.append(length)
+            if node.children:
+                yield start, alike, before
+                own = slice(start, start + length)
+                start, alike = start + length, []
+                yield from below(node.children, (*before, own))
+        if alike:
+            yield start, alike, before
+            start += sum(alike)
+
+    yield from below(trees, ())
+
+
+def _call(device: torch.device, start: int, lengths: list[int], before: tuple[slice, ...]) -> _Call:
+    longest = max(lengths)
+    places = np.concatenate([row * longest + np.arange(length) for row, length in enumerate(lengths)])
+    tokens = slice(start, start + sum(lengths))
+    return _Call(tokens, len(lengths), longest, torch.from_numpy(places).to(device), before)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, window: int | None) -> Tensor:
     """Causal attention of the last tokens to all, or to the newest ``window`` of them where there is a window."""
     new, length = q.shape[2], k.shape[2]
     window = length if window is None else window
-    if new == length and window >= length:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    at = torch.arange(length, device=q.device)
-    age = at[length - new :, None] - at
-    # Heads are repeated by hand: a GPU has no quick kernel for shared heads and a mask together.
-    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=(age >= 0) & (age < window))
+    with sdpa_kernel(_CHOSEN) if q.is_cuda else nullcontext():
+        if new == length and window >= length:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        at = torch.arange(length, device=q.device)
+        age = at[length - new :, None] - at
+        # Heads are repeated by hand: a GPU has no quick kernel for shared heads and a mask together.
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=(age >= 0) & (age < window))
 
 
 class _Pad(torch.autograd.Function):
@@ -108,8 +140,8 @@ class _Pad(torch.autograd.Function):
         return grads[0].index_select(0, ctx.saved_tensors[0]), None, None
 
 
-class _Unpad(torch.autograd.Function):
-    """The other way round."""
+class Unpad(torch.autograd.Function):
+    """The other way round: rows at these places."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, places: Tensor) -> Tensor:

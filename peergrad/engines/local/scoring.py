@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from peergrad.debate.types import Floats, Ids
-from peergrad.engines.local.families import Family
 from peergrad.engines.local.forward import Adapter, Forward
 from peergrad.engines.local.packed import packed_attention
+from peergrad.engines.local.prefix_tree import Node
 
 _CHUNK = 2048
 
@@ -21,7 +21,7 @@ def logprobs(decoder: Forward, adapter: Adapter | None, ids_T: Ids) -> Floats:
     ids = torch.from_numpy(ids_T.astype(np.int64)).to(decoder.device)
     inputs, targets = ids[:-1], ids[1:]
     decoder.grow_rotations(len(inputs))
-    attend = packed_attention([Family((0,), (len(inputs),), 0)], decoder.device, decoder.shape.windows)
+    attend = packed_attention([Node(0, 0, len(inputs))], decoder.shape, decoder.device)
     positions = torch.arange(len(inputs), device=decoder.device)
     hidden = decoder.hidden(inputs, positions, attend, adapter)
     found: list[torch.Tensor] = []

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from peergrad.engines.local.cache import Pool
-from peergrad.engines.local.families import Family
 from peergrad.engines.local.packed import packed_attention
+from peergrad.engines.local.prefix_tree import Node
 from peergrad.engines.local.survey import refuse
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ def _mixes(decoder: ForeignDecoder, model: Any, text: Tensor) -> bool:
 
 def _as_in_training(decoder: ForeignDecoder, texts: list[Tensor]) -> Tensor:
     positions = torch.cat([torch.arange(len(text), device=text.device) for text in texts])
-    alone = [Family((index,), (len(text),), 0) for index, text in enumerate(texts)]
-    attend = packed_attention(alone, decoder.device, decoder.shape.windows)
+    trees = [Node(index, 0, len(text)) for index, text in enumerate(texts)]
+    attend = packed_attention(trees, decoder.shape, decoder.device)
     return decoder.hidden(torch.cat(texts), positions, attend, None)
 
 
