@@ -20,6 +20,7 @@ from peergrad.learn.train import Stopped
 from peergrad.learn.trainer import Fault
 from peergrad.live import Screen, before_and_after, too_many_lost
 from peergrad.measure.lost import Updates
+from peergrad.runs import skipped
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.skipped import MOST_BYTES, Skipped, read_skipped
 from peergrad.runs.training import load_engine, train_run
@@ -321,7 +322,6 @@ DAMAGES = {
     "shape": lambda path: rewritten(path, mask_T=np.zeros((5, 1), np.float32)),
     "short": lambda path: rewritten(path, mask_T=np.zeros(4, np.float32)),
     "long": lambda path: rewritten(path, **{name: np.zeros(6, np.int32) for name in ("inputs_T", "targets_T")}),
-    "bomb": lambda path: rewritten(path, mask_T=np.zeros(20_000_000, np.float32)),
     "header": headers,
     "deep": lambda path: rewritten(path, about=np.array("[" * 100_000)),
     "no object": lambda path: rewritten(path, about=np.array("7")),
@@ -342,6 +342,15 @@ def test_a_damaged_or_hostile_file_is_a_sentence(tmp_path, damage):
         read_skipped(path)
 
 
+def test_a_small_file_does_not_fill_the_memory(tmp_path, monkeypatch):
+    path = Skipped(tmp_path).keep(Progress(1), 1, [noise(300)], {"why": "x"})
+    monkeypatch.setattr(skipped, "_MOST_UNPACKED", 1500)
+    assert len(read_skipped(path)) == 1
+    monkeypatch.setattr(skipped, "_MOST_UNPACKED", 1000)
+    with pytest.raises(UserError, match="or damaged"):
+        read_skipped(path)
+
+
 def test_a_file_that_is_not_there_is_a_sentence(tmp_path):
     with pytest.raises(UserError, match=r"x.npz: can't be read \(No such file or directory\)"):
         read_skipped(tmp_path / "x.npz")
@@ -359,8 +368,8 @@ def said(show, *args, terminal=False):
 
 
 def test_the_end_says_how_many(tmp_path):
-    def lines(skipped, asked):
-        return [{"phase": "train", "optim/skipped": float(n < skipped), "optim/updates": 1.0} for n in range(asked)]
+    def lines(lost, asked):
+        return [{"phase": "train", "optim/skipped": float(n < lost), "optim/updates": 1.0} for n in range(asked)]
 
     assert "20 updates, none of them skipped" in said(before_and_after, lines(0, 20))
     assert "20 updates, 3 of them skipped" in said(before_and_after, lines(3, 20))
