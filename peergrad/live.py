@@ -14,7 +14,9 @@ from rich.text import Text
 from peergrad.debate.quote import visible
 from peergrad.debate.types import Debate
 from peergrad.measure.alarms import Alarm
-from peergrad.runs.folder import Progress
+from peergrad.measure.lost import Updates, retried
+from peergrad.runs.folder import Progress, Run
+from peergrad.runs.skipped import Skipped
 
 # What a person looks at, in this order: name, metric, how it is written.
 SHOWN = (
@@ -38,6 +40,7 @@ class Screen:
         self._at, self._debates, self._done = Progress(), 0, 0
         self._line: Mapping[str, Any] = {}
         self._alarms: list[Alarm] = []
+        self._updates = Updates()
         self._took: list[float] = []
         self._since = time.monotonic()
         self._live = Live(get_renderable=self._panel, console=console, refresh_per_second=4, transient=True)
@@ -85,6 +88,9 @@ class Screen:
             return
         self._console.print(Text(visible(self._sentence(phase, at, metrics))), soft_wrap=True)
 
+    def updates(self, so_far: Updates) -> None:
+        self._updates = so_far
+
     def alarm(self, alarm: Alarm) -> None:
         if alarm.name not in [known.name for known in self._alarms]:
             self._console.print(Text(f"alarm: {visible(str(alarm))}", style="bold red"), soft_wrap=True)
@@ -124,13 +130,23 @@ class Screen:
         if cells:
             table.add_row(*cells)
         alarms = [Text(f"alarm: {alarm.name}", style="bold red") for alarm in self._alarms]
-        return Group(Text(f"{step}  {head}{self._left()}", style="bold"), table, *alarms)
+        return Group(Text(f"{step}  {head}{self._left()}", style="bold"), table, *self._lost(), *alarms)
+
+    def _lost(self) -> list[Text]:
+        found, lost = self._updates, list[Text]()
+        if found.skipped:
+            style = "bold red" if found.too_many else "yellow"
+            lost.append(Text(f"{found.skipped:,} of {found.asked:,} updates skipped", style=style))
+        if found.retried:
+            lost.append(Text(retried(found.retried)))
+        return lost
 
 
 def before_and_after(console: Console, metrics: Sequence[Mapping[str, Any]]) -> None:
-    """The first and the last fifth of a run's self-play side by side, and evaluations before and after."""
+    """The first and the last fifth of a run's self-play side by side, evaluations before and after, and how many updates."""
     steps = [line for line in metrics if line["phase"] == "train"]
     evals = [line for line in metrics if line["phase"] == "eval"]
+    made = Updates.of(metrics)
     table = Table("", "before", "after", box=None, padding=(0, 3, 0, 0), header_style="dim")
     if steps:
         fifth = max(1, len(steps) // 5)
@@ -146,6 +162,16 @@ def before_and_after(console: Console, metrics: Sequence[Mapping[str, Any]]) -> 
         label = "evaluation: " + name.removeprefix("eval/").replace("/", " ")
         table.add_row(Text(visible(label)), *(_mean([line], name, "{:.0%}") for line in (evals[0], evals[-1])))
     console.print(table)
+    if made.asked:
+        console.print(Text(str(made)), soft_wrap=True)
+
+
+def too_many_lost(console: Console, run: Run) -> None:
+    """Say so if the run lost so many updates that it is not the run that was asked for."""
+    made, skipped = Updates.of(run.metrics()), Skipped(run.path)
+    if made.too_many:
+        where = str(skipped.path) if skipped.kept() else None
+        console.print(Text(visible(made.warning(where)), style="bold red"), soft_wrap=True)
 
 
 def _mean(lines: Sequence[Mapping[str, Any]], key: str, form: str) -> str:

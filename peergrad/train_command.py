@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -12,8 +13,9 @@ from rich.text import Text
 from peergrad.config import TrainConfig
 from peergrad.debate.quote import visible
 from peergrad.debate.types import Debate
+from peergrad.learn.train import Stopped
 from peergrad.leaving import until_done
-from peergrad.live import Screen, before_and_after
+from peergrad.live import Screen, before_and_after, too_many_lost
 from peergrad.runs.folder import Run
 from peergrad.runs.training import plan, train_run
 from peergrad.web.report import write_report
@@ -25,8 +27,15 @@ def train(config: TrainConfig) -> int:
     with Screen(console, config.learn.steps, config.warm.warm_steps) as screen:
         if not Run(config.keep.out or Path()).exists:
             screen.say("a new run; `peergrad check` with the same settings says on a sample whether it can work")
-        work = until_done(lambda asked: train_run(config, screen, stop=asked), screen, lambda: _newest(config))
-        run = asyncio.run(work)
+
+        async def work(asked: Callable[[], bool]) -> Run:
+            try:
+                return await train_run(config, screen, stop=asked)
+            except Stopped:  # there will be no table
+                too_many_lost(console, Run(config.keep.out or Path("runs/run")))
+                raise
+
+        run = asyncio.run(until_done(work, screen, lambda: _newest(config)))
     _conclude(console, run)
     return 0
 
@@ -34,6 +43,7 @@ def train(config: TrainConfig) -> int:
 def _conclude(console: Console, run: Run) -> None:
     metrics = run.metrics()
     before_and_after(console, metrics)
+    too_many_lost(console, run)
     page = write_report(run)
     path = shlex.quote(visible(str(run.path)))
     last = max((line["step"] for line in metrics), default=0)

@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from peergrad.debate.types import Reply, Tokens
-from peergrad.learn.losses import cispo, importance_sampling, optim_metrics, ppo
+from peergrad.learn.losses import cispo, cross_entropy, importance_sampling, optim_metrics, ppo
 from peergrad.learn.trainer import StepStats
 
 LOSSES = {"importance_sampling": importance_sampling, "ppo": ppo, "cispo": cispo}
+LOSSES["cross_entropy"] = lambda logprobs_T, _, weights_T, mask_T: cross_entropy(logprobs_T, weights_T)
 PROMPT = 1000
 
 
@@ -27,7 +28,13 @@ def log_softmax(logits, temperature):
 
 
 class Bandit:
-    """Chooses among ``solutions``; ``vote(ask)`` writes the comparison. ``log`` says in which order things happened."""
+    """Chooses among ``solutions``; ``vote(ask)`` writes the comparison. ``log`` says in which order things happened.
+
+    ``lost(number, data)`` decides whether the update of that number, from 1, is skipped: with these faults, or ``None``: it
+    is made. ``again(number)`` says how many micro-batches it pretends to have computed again.
+    """
+
+    context = 10_000
 
     def __init__(self, solutions, vote, *, seed=0):
         self.solutions, self.vote, self.seed = solutions, vote, seed
@@ -35,6 +42,8 @@ class Bandit:
         self.updates = 0
         self.log = []
         self.poison = False
+        self.lost, self.again = lambda number, data: None, None
+        self.asked = []
         self.order = asyncio.Lock()
 
     async def sampler(self):
@@ -49,6 +58,8 @@ class Bandit:
 
     async def _step(self, data, loss, lr):
         self.log.append(("step begins", self.updates))
+        self.asked.append((tuple(data), loss, lr))
+        faults = self.lost(len(self.asked), data)
         await asyncio.sleep(0.02)
         grad, value, all_logprobs = np.zeros_like(self.logits), 0.0, []
         for datum in data:
@@ -66,22 +77,33 @@ class Bandit:
             all_logprobs.append((logprobs_T, datum))
         columns = zip(*((new_T, datum.logprobs_T, datum.mask_T) for new_T, datum in all_logprobs), strict=True)
         stats = optim_metrics(*(np.concatenate(column) for column in columns))
-        if self.poison:
+        if self.again:
+            stats["optim/retried"] = float(self.again(len(self.asked)))
+        if self.poison or faults is not None:
             value = float("nan")
         self.log.append(("step ends", self.updates))
         if not np.isfinite(value) or not np.isfinite(grad).all():
-            return StepStats(value, float("nan"), skipped=True, metrics=stats)
+            return StepStats(value, float("nan"), skipped=True, metrics=stats, faults=faults or ())
         norm = float(np.linalg.norm(grad))
         self.logits -= lr * grad / max(1.0, norm)
         self.updates += 1
         return StepStats(value, norm, metrics=stats)
 
+    def tokens(self, ask, text):
+        return Tokens.of([PROMPT], [0], [0.0], [0])
+
     async def save(self, path: Path):
-        path.write_text(json.dumps([self.logits.tolist(), self.updates]))
+        (path / "bandit.json").write_text(json.dumps([self.logits.tolist(), self.updates]))
 
     async def load(self, path: Path):
-        logits, self.updates = json.loads(path.read_text())
+        logits, self.updates = json.loads((path / "bandit.json").read_text())
         self.logits = np.array(logits)
+
+    def forget(self, path: Path):
+        pass
+
+    async def close(self, *, failed=False):
+        pass
 
 
 class BanditSampler:

@@ -113,14 +113,16 @@ async def train(trainer: Trainer, rollout: Rollout, rules: LearnRules, *, first:
             stats = [await update for update in updates]
             trained_s = time.monotonic() - started
             sampler = await fresh if fresh else sampler
-            yield Step(index, lr, played, scored, tuple(map(tuple, centred)), data, joined(stats), trained_s)
+            together = joined(stats)
+            yield Step(index, lr, played, scored, tuple(map(tuple, centred)), data, together, trained_s)
 
             for one in stats:
                 bad_in_a_row = bad_in_a_row + 1 if one.skipped else 0
-            if bad_in_a_row >= rules.stop_after_bad:
+            if together and bad_in_a_row >= rules.stop_after_bad:
                 raise Stopped(
                     f"{bad_in_a_row} updates in a row had a loss or gradient that was not finite; the weights are unchanged "
-                    "by them. Try a lower learning rate, or the loss 'ppo', which bounds the ratios"
+                    f"by them. The last: {together.faults[-1].why}. "
+                    "Try a lower learning rate, or the loss 'ppo', which bounds the ratios"
                 )
     finally:
         for task in (*ahead, *asked):

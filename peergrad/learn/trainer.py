@@ -12,15 +12,31 @@ from peergrad.debate.types import Ask, Tokens
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import LossName
 
+NOT_FINITE = "loss or gradient was not finite"
+RETRIED = "optim/retried"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fault:
+    """Why an update was skipped, and sequences that reproduce it, as far as the engine knows them."""
+
+    why: str = NOT_FINITE
+    data: tuple[Datum, ...] = ()
+
 
 @dataclass(frozen=True, slots=True)
 class StepStats:
-    """What one update did. ``skipped``: loss or gradient was not finite and the weights were left as they were."""
+    """What one update did. ``skipped``: loss or gradient was not finite and the weights were left as they were.
+
+    ``faults`` has one for each update that was skipped; an engine that knows nothing about it may leave it empty. Among the
+    metrics may be ``optim/retried``: micro-batches that had to be computed again in another way.
+    """
 
     loss: float
     grad_norm: float
     skipped: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    faults: tuple[Fault, ...] = ()
 
 
 class Trainer(typing.Protocol):

@@ -10,7 +10,9 @@ from typing import Literal
 from peergrad.debate.types import Debate
 from peergrad.learn.advantages import advantages, has_signal
 from peergrad.learn.train import LearnRules
+from peergrad.learn.trainer import RETRIED, StepStats
 from peergrad.measure.grades import truth, turn_grades
+from peergrad.measure.lost import retried
 from peergrad.measure.metrics import share_right
 from peergrad.measure.quality import due_votes, vote_counts
 from peergrad.measure.statistics import Interval, mean, ratio
@@ -58,6 +60,24 @@ def gates(sample: Sample, task: Task, rules: LearnRules) -> list[Gate]:
     if task.known:
         found.append(_judgement(scored, task))
     return [*found, _judge_stream(scored, rules.reward), _signal(scored, rules)]
+
+
+def finite(stats: StepStats | None) -> Gate:
+    """Whether updates on the sample, ``joined``, could be made; ``None`` if nothing in it could be learned from."""
+    name, needed = "update is finite", "loss and gradient finite"
+    if stats is None:
+        advice = "Ask more questions, or mend the gates before this one."
+        return Gate(name, "unknown", "no debate with signal", needed, advice)
+    measured = f"loss {stats.loss:.3g}, gradient norm {stats.grad_norm:.3g}"
+    if again := round(stats.metrics.get(RETRIED, 0.0)):
+        measured += f"; {retried(again)}"
+    if not stats.faults:
+        return Gate(name, "pass", measured, needed)
+    advice = (
+        f"An update was skipped: {stats.faults[-1].why}. A run would learn nothing from such updates: with the local engine "
+        "try --dtype float32; the loss 'ppo' bounds ratios that are too large."
+    )
+    return Gate(name, "fail", measured, needed, advice)
 
 
 def _solves(answers: Sequence[Debate], task: Task) -> list[Gate]:

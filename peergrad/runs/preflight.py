@@ -15,17 +15,17 @@ from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.types import Debate, Protocol, Question
-from peergrad.learn.advantages import advantages
+from peergrad.learn.advantages import advantages, has_signal
 from peergrad.learn.credit import credit
 from peergrad.learn.datums import Datum, datums
-from peergrad.learn.trainer import Trainer
-from peergrad.measure.preflight import Gate, Sample, gates
+from peergrad.learn.train import learning_rate
+from peergrad.learn.trainer import StepStats, Trainer
+from peergrad.learn.updates import joined, parts
+from peergrad.measure.preflight import Gate, Sample, finite, gates
 from peergrad.reward.rewards import score
 from peergrad.runs.evaluation import EvalWatcher
 from peergrad.runs.players import Players, pace, policy_of
 from peergrad.runs.training import load_engine, plan
-
-_TRIED = 1  # debates that are trained on, at a learning rate of 0, to see how long it takes
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,11 @@ async def check(
         context = trainer.context if trainer else None
         sample = Sample(answers.debates, debates.debates, len(debates.dropped), config.debate.max_tokens, context)
         found = await asyncio.to_thread(gates, sample, made.task, config.learn)
-        return Checked(len(asked), tuple(found), await _forecast(config, api, debates, trainer), debates.dropped)
+        per_token = None
+        if trainer:  # last, for it changes the weights
+            stats, per_token = await _update(config, debates.debates, trainer)
+            found.append(finite(stats))
+        return Checked(len(asked), tuple(found), _forecast(config, api, debates, per_token), debates.dropped)
 
 
 async def _play(
@@ -108,27 +112,43 @@ async def _play(
     return played
 
 
-async def _forecast(config: TrainConfig, api: ApiConfig, played: Played, trainer: Trainer | None) -> Forecast:
+async def _update(config: TrainConfig, debates: Sequence[Debate], trainer: Trainer) -> tuple[StepStats | None, float]:
+    """The updates of the run's first step, made of the sample, and how long a token of them takes.
+
+    If nothing in the sample has signal it is trained on at a learning rate of 0, for the time it takes.
+    """
+    learn = config.learn
+    data = _data(debates[: learn.batch], config, all_of_them=False)
+    tried = data or _data(debates[:1], config)
+    lr = learning_rate(learn, 0) if data else 0.0
+    await trainer.step(tried[:1], learn.loss, 0.0)  # the first one may have things to set up
+    started = time.monotonic()
+    stats = joined([await trainer.step(part, learn.loss, lr) for part in parts(tried, learn.updates)])
+    per_token = (time.monotonic() - started) / max(1, sum(map(len, tried)))
+    return stats if data else None, per_token
+
+
+def _forecast(config: TrainConfig, api: ApiConfig, played: Played, per_token: float | None) -> Forecast:
     learn, debates = config.learn, played.debates
     in_all = learn.steps * learn.batch / len(debates)
     used = [turn.used for debate in debates for turn in debate.turns if turn.used]
     sampled, read = sum(one.sampled for one in used) * in_all, sum(one.prompt for one in used) * in_all
     sampling_s = (played.seconds or 0.0) * in_all
-    if trainer is None:
+    if per_token is None:  # behind an API
         usd = (read * api.price_in + sampled * api.price_out) / 1e6
         return Forecast(learn.steps, sampled, read, 0.0, sampling_s, 0.0, usd)
-    few = _data(debates[:_TRIED], config)
-    await trainer.step(few[:1], learn.loss, 0.0)  # the first one may have things to set up
-    started = time.monotonic()
-    await trainer.step(few, learn.loss, 0.0)
-    per_token = (time.monotonic() - started) / max(1, sum(map(len, few)))
     trained = sum(map(len, _data(debates, config))) * in_all
     return Forecast(learn.steps, sampled, read, trained, sampling_s, trained * per_token)
 
 
-def _data(debates: Sequence[Debate], config: TrainConfig) -> list[Datum]:
-    scored = [score(debate, config.learn.reward) for debate in debates]
-    centred = advantages(scored, center=config.learn.center)
+def _data(debates: Sequence[Debate], config: TrainConfig, *, all_of_them: bool = True) -> list[Datum]:
+    """The training sequences of debates: of all, or as in a run of those with signal."""
+    learn = config.learn
+    scored = [score(debate, learn.reward) for debate in debates]
+    centred = advantages(scored, center=learn.center, divide_by_std=learn.divide_by_std)
     return [
-        d for one, a in zip(scored, centred, strict=True) for d in datums(one.debate, credit(one.debate, one.streams, a))
+        datum
+        for one, values in zip(scored, centred, strict=True)
+        if all_of_them or has_signal(one.streams, values)
+        for datum in datums(one.debate, credit(one.debate, one.streams, values))
     ]

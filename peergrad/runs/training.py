@@ -22,14 +22,17 @@ from peergrad.debate.sampler import Sampler
 from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Debate, Protocol, Question
 from peergrad.learn.train import Stopped, due, self_play, train
-from peergrad.learn.trainer import Trainer
+from peergrad.learn.trainer import RETRIED, Trainer
+from peergrad.learn.updates import joined
 from peergrad.learn.warm import Teacher, demonstrate, lesson, recorded
 from peergrad.measure.alarms import alarms
 from peergrad.measure.evaluate import debated, direct
 from peergrad.measure.steps import step_metrics
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.loggers import Loggers, open_loggers
+from peergrad.runs.lost import Lost
 from peergrad.runs.players import check_service, pace, tinker_engine
+from peergrad.runs.skipped import Skipped
 from peergrad.runs.watch import Nobody, Watcher
 from peergrad.settings import flat, from_file, to_toml
 from peergrad.tasks.arithmetic import Arithmetic, teacher
@@ -198,17 +201,22 @@ class _Training:
         if found:
             at, folder = found
             await self.trainer.load(folder)
-            self.run.forget_after(at, self.config.learn.max_staleness)
+            self._forget_after(at, self.config.learn.max_staleness)
             self.watch.say(f"going on from {at.name} of {self.run.path}")
         else:
-            self.run.forget_after(at)
+            self._forget_after(at)
             await self._save(at)
+        lost = Lost(self.run, self.watch)
         await self._evaluate(at)
         if at.step == 0:
-            at = await self._warm_start(at)
-        await self._self_play(at)
+            at = await self._warm_start(at, lost)
+        await self._self_play(at, lost)
 
-    async def _warm_start(self, at: Progress) -> Progress:
+    def _forget_after(self, at: Progress, ahead: int = 0) -> None:
+        self.run.forget_after(at, ahead)
+        Skipped(self.run.path).forget_after(at)
+
+    async def _warm_start(self, at: Progress, lost: Lost) -> Progress:
         """Show the policy debates, a batch at a time."""
         warm, bad = self.config.warm, 0
         for index in range(at.warm, warm.warm_steps):
@@ -224,24 +232,33 @@ class _Training:
             if all(errors):
                 raise UserError(f"warm_from: no turn of its debates keeps to this contract (the first: {errors[0]})")
             data = lesson(shown)
-            stats = await self.trainer.step(data, "cross_entropy", warm.warm_lr)
+            stats = joined([await self.trainer.step(data, "cross_entropy", warm.warm_lr)])
+            assert stats is not None
             bad = bad + 1 if stats.skipped else 0
             at = Progress(0, index + 1)
             metrics = {"warm/loss": stats.loss, "warm/skipped": float(stats.skipped), "lr": warm.warm_lr}
             metrics |= {"time/train_s": time.monotonic() - started, "tokens/trained": float(sum(map(len, data)))}
+            if RETRIED in stats.metrics:
+                metrics["warm/retried"] = stats.metrics[RETRIED]
+            await lost.tell(at, stats, "cross_entropy", warm.warm_lr)
             self._log(at, "warm", metrics)
             await self._save(at)
             if bad >= self.config.learn.stop_after_bad:
-                raise Stopped(f"{bad} updates of the warm start in a row were not finite; try a lower warm_lr")
+                raise Stopped(
+                    f"{bad} updates of the warm start in a row were not finite; the last: {stats.faults[-1].why}. "
+                    "Try a lower warm_lr"
+                )
         return at
 
-    async def _self_play(self, at: Progress) -> None:
+    async def _self_play(self, at: Progress, lost: Lost) -> None:
         """The loop itself, and around it what is kept of every step."""
         learn = self.config.learn
         history = [line for line in self.run.metrics() if line["phase"] == "train"]
         async with contextlib.aclosing(train(self.trainer, self._rollout(), learn, first=at.step)) as steps:
             async for step in steps:
                 at = Progress(step.index + 1)
+                if step.stats:
+                    await lost.tell(at, step.stats, learn.loss, step.lr)
                 # Comparing answers may take long, and signals must be heard.
                 metrics: dict[str, Any] = dict(await asyncio.to_thread(step_metrics, step, self.plan.task))
                 history.append(metrics)

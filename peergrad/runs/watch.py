@@ -8,6 +8,7 @@ from typing import Any
 
 from peergrad.debate.types import Debate
 from peergrad.measure.alarms import Alarm
+from peergrad.measure.lost import Updates
 from peergrad.runs.folder import Progress
 
 
@@ -30,6 +31,10 @@ class Watcher(typing.Protocol):
         """A line of metrics was kept."""
         ...
 
+    def updates(self, so_far: Updates) -> None:
+        """Updates were made, or the run goes on after these."""
+        ...
+
     def alarm(self, alarm: Alarm) -> None: ...
 
 
@@ -45,5 +50,7 @@ class Nobody:
     def debate(self, debate: Debate | None) -> None: ...
 
     def line(self, phase: str, at: Progress, metrics: Mapping[str, Any]) -> None: ...
+
+    def updates(self, so_far: Updates) -> None: ...
 
     def alarm(self, alarm: Alarm) -> None: ...

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from peergrad.measure.lost import Updates
+
 Logged = Mapping[str, Any]
 Points = tuple[tuple[float, float | None], ...]
 
@@ -42,6 +44,11 @@ class History:
     def steps(self) -> int:
         """Updates of the self-play that were logged last."""
         return self.train[-1]["step"] if self.train else 0
+
+    @property
+    def updates(self) -> Updates:
+        """The updates of warm start and self-play, and how many of them were lost."""
+        return Updates.of((*self.warm, *self.train))
 
     @property
     def span(self) -> tuple[float, float]:

@@ -8,8 +8,10 @@ from typing import Any
 
 from peergrad.config import TrainConfig
 from peergrad.debate.errors import UserError
+from peergrad.measure.lost import Updates
 from peergrad.runs import files
 from peergrad.runs.folder import Run
+from peergrad.runs.skipped import Skipped
 from peergrad.settings import from_file
 from peergrad.tasks.open import regrade
 from peergrad.web.curves import curves
@@ -55,7 +57,7 @@ def report(run: Run) -> str:
         tag("h1", title),
         tag("p", _state(history, config), class_="state"),
         _made_with(facts, config),
-        _alarms(history),
+        _alarms(history, run),
         tag(
             "div",
             tag("section", tag("h2", "Before and after"), before_and_after(history, settings)),
@@ -88,12 +90,13 @@ def _state(history: History, config: TrainConfig | None) -> str:
     return f"Not finished: {done}, of {config.learn.steps:,}."
 
 
-def _alarms(history: History) -> Safe | None:
+def _alarms(history: History, run: Run) -> Safe | None:
     found: dict[str, list[str]] = {}
     for alarm in alarmed(history.train):
         steps = str(alarm.first) if alarm.first == alarm.last else f"{alarm.first}–{alarm.last}"
         found.setdefault(alarm.name, []).append(steps)
-    if not found:
+    lost = _too_many_lost(history.updates, run)
+    if not found and not lost:
         return None
     lines = [
         tag(
@@ -105,7 +108,13 @@ def _alarms(history: History) -> Safe | None:
         )
         for name, steps in list(found.items())[:12]
     ]
-    return tag("div", lines, class_="alarms", role="note", aria_label="alarms")
+    return tag("div", lost, lines, class_="alarms", role="note", aria_label="alarms")
+
+
+def _too_many_lost(made: Updates, run: Run) -> Safe | None:
+    if not made.too_many:
+        return None
+    return tag("p", made.warning("skipped/ in the run's folder" if Skipped(run.path).kept() else None), class_="lost")
 
 
 def _made_with(facts: Mapping[str, Any], config: TrainConfig | None) -> Safe:

@@ -35,6 +35,7 @@ thead th{white-space:normal;font-size:.78rem;color:var(--soft);font-weight:500;v
 td.after{font-weight:650;font-size:1.08rem}
 td.change{color:var(--soft)}
 .alarms{overflow-wrap:anywhere;border-left:3px solid var(--bad);padding:.1rem 0 .1rem .9rem;margin:1rem 0}
+.lost{color:var(--bad);font-weight:650}
 .charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,330px),1fr));gap:1.25rem;margin-top:1rem}
 figure{margin:0;min-width:0;padding:.9rem 1rem;background:var(--panel);border:1px solid var(--rule);border-radius:8px;
 break-inside:avoid}

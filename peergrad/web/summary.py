@@ -71,9 +71,13 @@ def used(history: History) -> Safe:
     everything = sum(row[-1] or 0.0 for row in rows)
     body.append(tag("tr", tag("th", "Together", scope="row"), [tag("td", "")] * 4, tag("td", _time(everything))))
     dropped = total(train, "debates/dropped")
-    note = f"{dropped:,.0f} debates were dropped because the engine failed them." if dropped else None
+    made = history.updates
+    notes = [
+        f"{made}. " if made.asked else None,
+        f"{dropped:,.0f} debates were dropped because the engine failed them." if dropped else None,
+    ]
     table = tag("table", tag("thead", tag("tr", [tag("th", title, scope="col") for title in head])), tag("tbody", body))
-    return tag("div", tag("div", table, class_="scroll"), tag("p", note, class_="about") if note else None)
+    return tag("div", tag("div", table, class_="scroll"), tag("p", notes, class_="about") if any(notes) else None)
 
 
 def _self_play(history: History) -> list[Row]:

@@ -8,16 +8,23 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from peergrad import Batcher, Parallel, Sequential
+from peergrad.config import preset
 from peergrad.debate.play import play_all
 from peergrad.debate.protocols import Direct
 from peergrad.debate.types import Question
 from peergrad.engines.scripted import Scripted
 from peergrad.learn.train import LearnRules
+from peergrad.learn.trainer import Fault
 from peergrad.measure.preflight import Sample, gates
 from peergrad.reward.rewards import RewardRules
+from peergrad.runs.preflight import check
+from peergrad.runs.training import load_engine
+from peergrad.settings import changed
 from peergrad.tasks.files import Questions
+from tests.bandit import Bandit
 from tests.helpers import full, short
 
 PARROT = Path(__file__).parent.parent / "fixtures" / "parrot"
@@ -140,6 +147,105 @@ def test_a_classic_run_has_no_judge_stream():
     assert (found.verdict, found.measured) == ("pass", "no judge stream")
 
 
+# One update is really made
+
+
+class Quiet:
+    def say(self, sentence):
+        pass
+
+    warn = say
+
+    def begin(self, part, debates):
+        pass
+
+    def debate(self, debate):
+        pass
+
+
+def bandit(votes=True):
+    def vote(ask):
+        first, second = (agent for agent in range(3) if agent != ask.agent)
+        return f"Agent {first} > Agent {second}" if ask.seen and votes else "N/A"
+
+    return Bandit(["one", "other"], vote)
+
+
+def checked_with(trainer, questions=6, **more):
+    config = changed(preset("demo"), {"model": "bandit", "batch": 4, "lr": 0.25, "loss": "ppo"} | more, "test")
+    found = asyncio.run(check(config, questions, Quiet(), load=lambda *_: trainer))
+    gate = found.gates[-1]
+    assert gate.name == "update is finite"
+    return found, gate
+
+
+@pytest.mark.parametrize(("questions", "debates"), [(6, 4), (3, 3)])
+def test_an_update_is_made_as_the_run_would_make_it(questions, debates):
+    trainer = bandit()
+    found, gate = checked_with(trainer, questions)
+    assert gate.verdict == "pass"
+    assert gate.measured.startswith("loss ")
+    assert "gradient norm " in gate.measured
+    (few, _, nothing), (data, loss, lr) = trainer.asked  # the first sets things up
+    assert (len(few), nothing) == (1, 0.0)
+    assert (loss, lr) == ("ppo", 0.25)
+    assert len({datum.debate for datum in data}) == debates
+    assert trainer.logits.any()  # it is a real one
+    assert [what for what, _ in trainer.log if what == "sampler"] == ["sampler"]
+    assert trainer.log.index(("step begins", 0)) > max(i for i, one in enumerate(trainer.log) if one[0] == "sampling")
+    assert found.forecast.training_s > 0
+
+
+def test_an_update_that_is_not_finite_fails_the_check():
+    trainer = bandit()
+    trainer.lost = lambda number, data: (Fault("the gradient is not finite, first in model.layers.3"),)
+    trainer.again = lambda number: 2
+    found, gate = checked_with(trainer)
+    assert (gate.verdict, found.passed) == ("fail", False)
+    assert gate.measured.startswith("loss nan, gradient norm nan; 2 micro-batches were computed again")
+    assert "An update was skipped: the gradient is not finite, first in model.layers.3." in gate.advice
+    assert "--dtype float32" in gate.advice
+    assert found.forecast.trained > 0
+
+
+def test_one_of_several_updates_that_is_not_finite_fails_it_too():
+    trainer = bandit()
+    trainer.lost = lambda number, data: () if number == 3 else None
+    _, gate = checked_with(trainer, updates=3)
+    assert len(trainer.asked) == 4
+    assert gate.verdict == "fail"
+    assert "An update was skipped: loss or gradient was not finite." in gate.advice
+
+
+def test_where_nothing_has_signal_nothing_is_known_of_updates():
+    trainer = bandit(votes=False)
+    found, gate = checked_with(trainer, format_penalty=False)
+    assert (gate.verdict, gate.measured) == ("unknown", "no debate with signal")
+    assert {lr for _, _, lr in trainer.asked} == {0.0}
+    assert found.forecast.trained > 0  # how long it takes is known all the same
+
+
+def test_a_real_model_whose_weights_are_not_finite():
+    class Broken:
+        """The real engine; a weight of its adapter breaks once the debates are played."""
+
+        def __init__(self, config):
+            self.local = load_engine(config)
+
+        def __getattr__(self, name):
+            return getattr(self.local, name)
+
+        async def step(self, data, loss, lr):
+            next(iter(self.local._lora.weights.values())).data.view(-1)[0] = torch.nan
+            return await self.local.step(data, loss, lr)
+
+    config = changed(preset("demo"), {"model": str(PARROT), "threads": 1, "batch": 2}, "test")
+    for load, verdict in ((load_engine, "pass"), (lambda config, _: Broken(config), "fail")):
+        found = asyncio.run(check(config, 2, Quiet(), load=load))
+        assert found.gates[-1].verdict == verdict
+    assert "skipped" in found.gates[-1].advice
+
+
 def test_the_command_fails_a_model_that_can_not_debate(tmp_path):
     command = [sys.executable, "-m", "peergrad", "check", "--preset", "demo", "--model", str(PARROT), "--threads", "1"]
     made = subprocess.run(
@@ -150,6 +256,7 @@ def test_the_command_fails_a_model_that_can_not_debate(tmp_path):
     assert "fail: turns with a valid vote, where one is due." in made.stdout
     assert "4 questions, 4 agents" in made.stdout
     assert "The planned run, 10 steps of 4 debates: about" in made.stdout
+    assert "update is finite" in made.stdout
     assert not list(tmp_path.iterdir())
     made = subprocess.run(
         [*command, "--questions", "2", "--json"], capture_output=True, text=True, timeout=110, cwd=tmp_path

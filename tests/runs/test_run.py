@@ -317,10 +317,22 @@ def test_what_is_not_a_number_changes_no_weight(tmp_path, monkeypatch, where):  
         first, *rest = scored.streams
         return replace(scored, streams=(replace(first, values=(float("nan"), *first.values[1:])), *rest))
 
+    class Warned(Nobody):
+        def __init__(self):
+            self.sentences = []
+
+        def warn(self, sentence):
+            self.sentences.append(sentence)
+
     monkeypatch.setattr(engine, "gradient", gradient)
     monkeypatch.setitem(training.train.__globals__, "score", score)
+    warned = Warned()
     with pytest.raises(Stopped, match="3 updates in a row had a loss or gradient that was not finite"):
-        run(tmp_path / "run", load=load, steps=9)
+        run(tmp_path / "run", warned, load=load, steps=9)
+    for sentence, step, count in zip(warned.sentences, (2, 3, 4), ("1 of 3", "2 of 4", "3 of 5"), strict=True):
+        assert sentence.startswith(f"step {step}: update skipped: ")
+        assert "not finite" in sentence
+        assert f"({count} so far)" in sentence  # the warm start made one
     lines = [json.loads(line, parse_constant=pytest.fail) for line in (tmp_path / "run" / "metrics.jsonl").open()]
     skipped = [line["optim/skipped"] for line in lines if line["phase"] == "train"]
     assert skipped == [0.0, 1.0, 1.0, 1.0]

@@ -11,7 +11,7 @@ from peergrad import EngineError, Parallel, Question
 from peergrad.debate.sampler import answered
 from peergrad.learn.losses import cispo, cross_entropy, importance_sampling, optim_metrics, ppo
 from peergrad.learn.train import LearnRules, Stopped, due, learning_rate, self_play, train
-from peergrad.learn.trainer import StepStats
+from peergrad.learn.trainer import Fault, StepStats
 from peergrad.learn.updates import joined, parts
 from tests.bandit import Bandit
 
@@ -137,12 +137,24 @@ def test_7_4_updates_are_queued():  # SPEC 7.4
     metrics = [{"optim/ratio/max": 2.0, "optim/ratio/min": 0.5, "optim/entropy": 1.0}]
     metrics += [{"optim/ratio/max": 3.0, "optim/ratio/min": 0.7, "optim/entropy": 3.0}]
     one, other = StepStats(1.0, 2.0, False, metrics[0]), StepStats(2.0, 1.0, False, metrics[1])
-    told = {"optim/ratio/max": 3.0, "optim/ratio/min": 0.5, "optim/entropy": 2.0, "optim/skipped": 0.0}
+    told = {"optim/ratio/max": 3.0, "optim/ratio/min": 0.5, "optim/entropy": 2.0, "optim/skipped": 0.0, "optim/updates": 2.0}
     assert joined([one, other]) == StepStats(3.0, 2.0, False, told)
-    bad = StepStats(math.nan, math.nan, True, metrics[0])
-    assert joined([bad, other]) == joined([other, bad]) == StepStats(2.0, 1.0, False, metrics[1] | {"optim/skipped": 0.5})
+    assert joined([one]) == StepStats(1.0, 2.0, False, metrics[0] | {"optim/skipped": 0.0, "optim/updates": 1.0})
+    fault = Fault("the gradient is not finite", steps[0].data[:1])
+    bad = StepStats(math.nan, math.nan, True, metrics[0], (fault,))
+    half = metrics[1] | {"optim/skipped": 0.5, "optim/updates": 2.0}
+    assert joined([bad, other]) == joined([other, bad]) == StepStats(2.0, 1.0, False, half, (fault,))
     assert joined([bad, bad]).skipped
+    assert joined([bad, bad]).faults == (fault, fault)
     assert joined([]) is None
+
+
+def test_7_4_what_was_computed_again_is_counted_over_all():  # SPEC 7.4
+    bad = StepStats(math.nan, math.nan, True, {"optim/retried": 3.0})
+    good = StepStats(1.0, 1.0, False, {"optim/retried": 2.0})
+    silent = StepStats(1.0, 1.0, False, {})
+    assert joined([bad, good, silent]).metrics["optim/retried"] == 5.0
+    assert "optim/retried" not in joined([silent, silent]).metrics
 
 
 def test_7_5_guards():  # SPEC 7.5
@@ -157,9 +169,10 @@ def test_7_5_guards():  # SPEC 7.5
         ):
             seen.append(step)
 
-    with pytest.raises(Stopped, match="3 updates in a row"):
+    with pytest.raises(Stopped, match=r"3 updates in a row .* The last: loss or gradient was not finite\. Try"):
         asyncio.run(go())
     assert [step.stats.skipped for step in seen] == [True] * 3
+    assert [[fault.why for fault in step.stats.faults] for step in seen] == [["loss or gradient was not finite"]] * 3
     assert np.array_equal(trainer.logits, before)
     assert {version for what, version in trainer.log if what == "sampler"} == {0}
     stats = optim_metrics(np.log([0.5, 8.0, 99.0]), np.zeros(3), np.array([1, 1, 0]))

@@ -81,6 +81,23 @@ def test_a_step_through_the_wire_is_the_local_engines(server, loss, tmp_path):
     assert max(float(found[name].abs().max()) for name in found if "lora_B" in name) > 1e-3  # it has learned
 
 
+def test_an_update_the_service_skipped_has_a_fault(server):
+    rng = np.random.default_rng(3)
+    good, bad = datum(20, rng), datum(30, rng)
+    bad = replace(bad, advantages_T=np.full(30, 3e38, np.float32), mask_T=np.ones(30, np.float32))
+
+    async def both():
+        far = engine(server.url)
+        return await far.step([good], "importance_sampling", 1e-2), await far.step([good, bad], "importance_sampling", 1e-2)
+
+    made, lost = asyncio.run(both())
+    assert (made.skipped, made.faults) == (False, ())
+    assert lost.skipped
+    (fault,) = lost.faults
+    assert fault.why == "the service skipped it: loss or gradient was not finite"
+    assert fault.data == (good, bad)
+
+
 def test_samplers_are_frozen_and_their_logprobs_are_the_trainers(server):
     service = tinker.ServiceClient(base_url=server.url, api_key="tml-x")
     client = service.create_lora_training_client(MODEL, rank=4, seed=1)

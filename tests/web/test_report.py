@@ -247,6 +247,25 @@ def test_a_run_that_has_only_begun(tmp_path, phases):
         assert "There is only one step" in page.text
 
 
+def test_updates_and_those_that_were_skipped_are_counted(tmp_path):
+    run = run_in(tmp_path)
+    run.log(Progress(0, 1), "warm", {"warm/skipped": 0.0})
+    for step in range(1, 20):
+        run.log(Progress(step), "train", {"optim/skipped": float(step == 9), "optim/updates": 1.0, "optim/retried": 0.0})
+    page = check(report(run))
+    assert "20 updates, 1 of them skipped." in page.text
+    assert {"class": "lost"} not in page.all("p")  # 5 % and no more
+    run.log(Progress(20), "train", {"optim/skipped": 0.5, "optim/updates": 4.0, "optim/retried": 3.0})
+    page = check(report(run))
+    assert "24 updates, 3 of them skipped; 3 micro-batches were computed again in another way." in page.text
+    assert {"class": "lost"} in page.all("p")
+    assert "3 of 24 updates (12%) were skipped because loss or gradient was not finite" in page.text
+    assert "optim/skipped in metrics.jsonl says when" in page.text
+    (run.path / "skipped").mkdir()
+    (run.path / "skipped" / "step_000009.npz").write_bytes(b"")
+    assert "what reproduces them is in skipped/ in the run's folder" in check(report(run)).text
+
+
 def test_thousands_of_steps_are_binned(tmp_path):
     run = run_in(tmp_path, steps=5000)
     names = ["replies/readable", "votes/per_due_turn", "votes/accuracy", "optim/loss", "optim/grad_norm", "optim/entropy"]

@@ -29,7 +29,7 @@ from peergrad.engines.tinker.sampler import TinkerSampler
 from peergrad.learn import losses
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import RATIO_BOUNDS, LossName
-from peergrad.learn.trainer import StepStats
+from peergrad.learn.trainer import NOT_FINITE, Fault, StepStats
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -252,4 +252,6 @@ def _stats(
         )
     norms = [value for name, value in applied.items() if name.rpartition("/")[2] == "grad_norm"]  # some say whose it is
     norm = norms[0] if norms else math.nan
-    return StepStats(value, norm, skipped=skipped, metrics=losses.optim_metrics(new, old, mask))
+    about = "the loss is not finite" if not math.isfinite(value) else NOT_FINITE
+    faults = (Fault(f"the service skipped it: {about}", tuple(data)),) if skipped else ()
+    return StepStats(value, norm, skipped=skipped, metrics=losses.optim_metrics(new, old, mask), faults=faults)

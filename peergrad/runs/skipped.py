@@ -1,0 +1,134 @@
+"""What reproduces a skipped update, as plain NumPy arrays in the folder ``skipped`` of a run (docs/reference/run.md)."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from peergrad.debate.errors import UserError
+from peergrad.learn.datums import Datum
+from peergrad.runs import files
+from peergrad.runs.folder import Progress
+
+MOST_FILES = 8
+MOST_BYTES = 4_000_000
+_MOST_UNPACKED = 64_000_000  # bytes of an array: a small file must not fill the memory
+_NAME = re.compile(r"(warm|step)_(\d{6,})(?:\.\d+)?\.npz")
+_COLUMNS: dict[str, type[np.generic]] = {
+    "inputs_T": np.int32,
+    "targets_T": np.int32,
+    "logprobs_T": np.float32,
+    "advantages_T": np.float32,
+    "mask_T": np.float32,
+    "temperatures_T": np.float32,
+}
+
+
+class Skipped:
+    """The folder of one run. It is made when there is something to keep."""
+
+    def __init__(self, run: Path) -> None:
+        self.path = run / "skipped"
+
+    def kept(self) -> dict[Path, Progress]:
+        """The files there are, and when they came to be."""
+        found = [(path, _NAME.fullmatch(path.name)) for path in sorted(self.path.glob("*.npz"))]
+        return {path: Progress(**{match[1]: int(match[2])}) for path, match in found if match}
+
+    def keep(self, at: Progress, place: int, data: Sequence[Datum], about: Mapping[str, Any]) -> Path | None:
+        """Keep the ``place``-th skipped update of a step. ``None``: there are enough already, or not one sequence fits."""
+        if len(self.kept()) >= MOST_FILES:
+            return None
+        content = _within_limit(data, about)
+        if content is None:
+            return None
+        path = self.path / f"{at.name}{f'.{place}' if place > 1 else ''}.npz"
+        try:
+            self.path.mkdir(exist_ok=True)
+        except OSError as error:
+            raise files.cannot_write(path, error) from None
+        files.write(path, content)
+        return path
+
+    def forget_after(self, at: Progress) -> None:
+        """Drop what belongs to steps that will be done again."""
+        for path, made in self.kept().items():
+            if made > at:
+                files.unlink(path)
+
+
+def read_skipped(path: Path) -> list[Datum]:
+    """The sequences of a file that ``peergrad train`` wrote to ``skipped``.
+
+    Example: ``read_skipped(Path("runs/demo/skipped/step_000007.npz"))``
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            about = json.loads(str(_array(archive, "about", np.str_, axes=0)))
+            columns = {name: _array(archive, name, dtype, axes=1) for name, dtype in _COLUMNS.items()}
+        return _sequences(about["data"], columns)
+    except OSError as error:
+        raise UserError(f"{path}: can't be read ({error.strerror or error})") from None
+    except Exception:  # a file made to do harm can have these readers raise nearly anything
+        raise UserError(f"{path}: is no file of skipped updates, or damaged") from None
+
+
+def _within_limit(data: Sequence[Datum], about: Mapping[str, Any]) -> bytes | None:
+    """All sequences if they fit, else as many from the beginning as do."""
+    content = _packed(data, about, left_out=0)
+    if len(content) <= MOST_BYTES:
+        return content if data else None
+    best, fit, too_many = None, 0, len(data)
+    while too_many - fit > 1:
+        middle = (fit + too_many) // 2
+        content = _packed(data[:middle], about, left_out=len(data) - middle)
+        if len(content) <= MOST_BYTES:
+            best, fit = content, middle
+        else:
+            too_many = middle
+    return best
+
+
+def _packed(data: Sequence[Datum], about: Mapping[str, Any], left_out: int) -> bytes:
+    sequences = [{"debate": d.debate, "agent": d.agent, "turns": list(d.turns), "tokens": len(d)} for d in data]
+    said = json.dumps({"format": 1} | dict(about) | {"left_out": left_out, "data": sequences})
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(datum, name) for datum in data] or [[]]).astype(dtype)
+        for name, dtype in _COLUMNS.items()
+    }
+    packed = io.BytesIO()
+    np.savez_compressed(packed, about=np.array(said), **columns)
+    return packed.getvalue()
+
+
+def _array(archive: zipfile.ZipFile, name: str, dtype: type[np.generic], axes: int) -> npt.NDArray[Any]:
+    member = archive.getinfo(f"{name}.npy")
+    if member.file_size > _MOST_UNPACKED:
+        raise ValueError(name)
+    array = np.load(io.BytesIO(archive.read(member)), allow_pickle=False)
+    if array.ndim != axes or not np.issubdtype(array.dtype, dtype):
+        raise ValueError(name)
+    return array.astype(dtype, copy=False)  # in this machine's byte order
+
+
+def _sequences(listed: Sequence[Mapping[str, Any]], columns: Mapping[str, npt.NDArray[Any]]) -> list[Datum]:
+    made: list[Datum] = []
+    start = 0
+    for one in listed:
+        debate, agent, turns, tokens = one["debate"], one["agent"], one["turns"], one["tokens"]
+        if not isinstance(debate, str) or not all(type(n) is int and n >= 0 for n in (agent, tokens, *turns)):
+            raise ValueError("about")
+        part = {name: column[start : start + tokens] for name, column in columns.items()}
+        start += tokens
+        made.append(Datum(debate=debate, agent=agent, turns=tuple(turns), **part))
+    if {len(column) for column in columns.values()} != {start}:
+        raise ValueError("lengths")
+    return made
