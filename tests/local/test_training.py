@@ -185,6 +185,56 @@ def test_a_bad_update_leaves_the_weights_bit_for_bit():  # SPEC 7.5
     assert not all(torch.equal(before[name], weight) for name, weight in local._lora.weights.items())
 
 
+def spoiling(monkeypatch, spoils):
+    """Make gradients of layer 1's down projection NaN in micro-batches of which ``spoils(sequences, kernels)`` is true."""
+    real = backward._Batch._micro_batch
+
+    def micro_batch(self, trees, *, kernels):
+        grads, checks = real(self, trees, kernels=kernels)
+        if spoils([leaf.sequence for tree in trees for leaf in tree.leaves], kernels):
+            names = [self._lora.name_of(index) for index in range(len(grads))]
+            for index in (names.index("model.layers.1.mlp.down_proj"), names.index("model.layers.0.self_attn.o_proj")):
+                grads[index].fill_(float("nan"))
+                checks[1 + index] = float("nan")
+        return grads, checks
+
+    monkeypatch.setattr(backward._Batch, "_micro_batch", micro_batch)
+
+
+def test_a_micro_batch_that_is_not_finite_is_computed_another_way(monkeypatch):  # SPEC 7.5
+    local = trained_engine()
+    whole = gradient(local.decoder, local._lora, DATA, "ppo", 150)
+    spoiling(monkeypatch, lambda sequences, kernels: kernels and 6 in sequences)
+    again = gradient(local.decoder, local._lora, DATA, "ppo", 150)
+    assert (again.retried, again.why, again.bad) == (1, "", ())
+    assert again.loss == pytest.approx(whole.loss, abs=1e-6 * SCALE)
+    for name, grad in whole.by_name.items():
+        assert (again.by_name[name] - grad).norm() <= 1e-5 * grad.norm()
+    for one, other in zip(again.logprobs, whole.logprobs, strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
+    stats = asyncio.run(local.step(DATA, "ppo", 1e-3))
+    assert not stats.skipped
+    assert stats.metrics["optim/retried"] == 1
+
+
+def test_what_stays_not_finite_is_named(monkeypatch):  # SPEC 7.5
+    local = trained_engine()
+    spoiling(monkeypatch, lambda sequences, _: 6 in sequences)
+    before = {name: weight.clone() for name, weight in local._lora.weights.items()}
+    stats = asyncio.run(local.step(DATA, "ppo", 1e-3))
+    assert stats.skipped
+    assert all(torch.equal(before[name], weight) for name, weight in local._lora.weights.items())
+    (fault,) = stats.faults
+    assert fault.why == "the gradient is not finite, first in model.layers.1.mlp.down_proj"  # going back, the last layer is first
+    assert len(fault.data) == 1
+    assert fault.data[0] is DATA[6]
+    monkeypatch.undo()
+    bad = replace(DATA[0], advantages_T=np.full(len(DATA[0]), np.inf, np.float32))
+    (fault,) = asyncio.run(local.step([bad, *DATA], "importance_sampling", 1e-2)).faults
+    assert fault.why == "the loss is not finite"
+    assert fault.data[0] is bad
+
+
 def test_gradients_are_clipped():
     local = trained_engine(max_grad_norm=0.5)
     seen = []

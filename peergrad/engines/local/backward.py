@@ -37,8 +37,8 @@ _CHUNK = 2048
 class Gradient:
     """The summed loss, its gradient by name, and per datum the policy's log-probabilities of what was sampled, else 0.
 
-    ``why``: what is not finite, if anything, and ``bad``: the datums of the micro-batches it was found in. ``retried``: how
-    many micro-batches had to be computed another way.
+    ``why``: what is not finite, if anything, and ``bad``: the datums it was found in. ``retried``: how many micro-batches
+    had to be computed another way.
     """
 
     loss: float
@@ -63,14 +63,14 @@ def gradient(
     """
     batch = _Batch(decoder, lora, data, loss, bounds)
     bad = batch.add(micro_batches(prefix_trees(data), tokens))
-    apart = [Node(leaf.sequence, 0, leaf.end) for part in bad for tree in part for leaf in tree.leaves]
-    still_bad = batch.add(micro_batches(apart, tokens), again=True) if bad else []
+    apart = [[Node(leaf.sequence, 0, leaf.end)] for part in bad for tree in part for leaf in tree.leaves]
+    still_bad = batch.add(apart, again=True) if bad else []
     return Gradient(
         loss=batch.loss,
         by_name=lora.unfused(batch.sums),
         logprobs=batch.logprobs(),
         why=batch.why if still_bad else "",
-        bad=tuple(tree.sequence for part in still_bad for tree in part),
+        bad=tuple(alone.sequence for (alone,) in still_bad),
         retried=len(bad),
     )
 

@@ -32,7 +32,7 @@ from peergrad.engines.local.memory import FULL, ran_out
 from peergrad.engines.local.sampler import LocalSampler
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import Bounds, LossName, optim_metrics
-from peergrad.learn.trainer import StepStats
+from peergrad.learn.trainer import RETRIED, Fault, StepStats
 
 BASE = 0
 
@@ -146,11 +146,12 @@ class Local:
                 np.concatenate(column)
                 for column in (made.logprobs, [datum.logprobs_T for datum in data], [datum.mask_T for datum in data])
             )
-            metrics = optim_metrics(new, old, mask) | ({"optim/retried": float(made.retried)} if made.retried else {})
-            rules = AdamRules(lr=lr, max_norm=self._max_grad_norm)
-            norm = length(made.by_name) if made.why else self._apply(made.by_name, rules)
-            skipped = bool(made.why) or not math.isfinite(norm)
-            return StepStats(made.loss, norm, skipped=skipped, metrics=metrics)
+            metrics = optim_metrics(new, old, mask) | ({RETRIED: float(made.retried)} if made.retried else {})
+            if made.why:
+                faults = (Fault(made.why, tuple(data[index] for index in made.bad)),)
+                return StepStats(made.loss, length(made.by_name), skipped=True, metrics=metrics, faults=faults)
+            norm = self._apply(made.by_name, AdamRules(lr=lr, max_norm=self._max_grad_norm))
+            return StepStats(made.loss, norm, skipped=not math.isfinite(norm), metrics=metrics)
 
     def gradient(self, data: Sequence[Datum], loss: LossName, bounds: Bounds | None = None) -> Gradient:
         """Loss and gradient at the weights as they are now, which are not changed. ``bounds``: of the loss's ratios."""
