@@ -66,9 +66,11 @@ class Local:
         max_rows: int = 64,
         train_tokens: int = 4096,
         max_grad_norm: float = 1.0,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """``say`` is told when memory runs out."""
         self.decoder, self.chat, self.seed = decoder, chat, seed
-        self.generator = Generator(decoder, kv_bytes=int(kv_gb * 2**30), max_rows=max_rows)
+        self.generator = Generator(decoder, kv_bytes=int(kv_gb * 2**30), max_rows=max_rows, say=say)
         self.sampling = threading.Lock()
         self._name, self._train_tokens, self._max_grad_norm = name, train_tokens, max_grad_norm
         self._names = itertools.count(BASE + 1)
@@ -107,8 +109,13 @@ class Local:
         if device == "cpu":
             torch.set_num_threads(threads or os.cpu_count() or 1)
         dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
-        decoder = load(folder, device, getattr(torch, dtype))
-        return Local(decoder, load_chat(str(folder)), name=model, **settings)
+        try:
+            decoder = load(folder, device, getattr(torch, dtype))
+            return Local(decoder, load_chat(str(folder)), name=model, say=say, **settings)
+        except FULL as error:
+            if not ran_out(error):
+                raise
+            raise UserError(f"model: {model} is too large for the memory of {device}; give another ({error})") from None
 
     async def sampler(self) -> LocalSampler:
         return await self._in_turn(self._sample_with, self._lora)
@@ -159,12 +166,26 @@ class Local:
 
     def _gradient(self, data: Sequence[Datum], loss: LossName, bounds: Bounds | None = None) -> Gradient:
         self.generator.release()
+        why = ""
+        for _ in range(2):
+            try:
+                return gradient(self.decoder, self._lora, data, loss, self._train_tokens, bounds)
+            except FULL as error:
+                if not ran_out(error):
+                    raise
+                why = str(error)
+            if not self._make_way():
+                break
+        raise EngineError(f"out of memory while training on one sequence; shorten it or lower kv_gb ({why})")
+
+    def _make_way(self) -> bool:
+        """Have the memory that rows and parked prefixes take, unless somebody samples right now; whether there was any."""
+        if not self.sampling.acquire(blocking=False):
+            return False
         try:
-            return gradient(self.decoder, self._lora, data, loss, self._train_tokens, bounds)
-        except FULL as error:
-            if not ran_out(error):
-                raise
-            raise EngineError(f"out of memory while training on one sequence; shorten it or lower kv_gb ({error})") from None
+            return self.generator.free()
+        finally:
+            self.sampling.release()
 
     def apply(self, by_name: Mapping[str, Tensor], rules: AdamRules) -> float:
         """Update the weights along a gradient, and say how long it was; one that is not finite changes nothing."""
