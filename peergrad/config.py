@@ -120,10 +120,10 @@ class EngineConfig:
     """Precision of the base model; unset, float32 on a CPU and bfloat16 on a GPU."""
     threads: int | None = None
     """CPU threads; unset, one per core."""
-    kv_gb: float = 4.0
-    """Memory for keys and values while sampling, in GiB."""
-    max_rows: int = 64
-    """How many replies are sampled at the same moment, at most."""
+    kv_gb: float | None = None
+    """Memory for keys and values while sampling, in GiB; unset, 4 on a CPU and what a GPU has room for."""
+    max_rows: int | None = None
+    """How many replies are sampled at the same moment, at most; unset, 64 on a CPU and what a GPU has room for."""
     deadline_s: float = 1800.0
     """A sampler call that takes longer costs the debates it holds up; no service is waited for longer."""
 
@@ -167,8 +167,8 @@ class UpdateConfig:
     """Rank of the LoRA adapter that is trained."""
     alpha: float = 32.0
     """Its scale is alpha / rank."""
-    train_tokens: int = 4096
-    """Tokens of a micro-batch; halved by itself when memory runs out."""
+    train_tokens: int | None = None
+    """Tokens of a micro-batch, halved when memory runs out; unset, 4096 on a CPU and what a GPU has room for."""
     max_grad_norm: float = 1.0
     """Gradients longer than this are scaled down to it."""
 

@@ -37,12 +37,12 @@ class ServeConfig:
     """Precision of the base model; unset, float32 on a CPU and bfloat16 on a GPU."""
     threads: int | None = None
     """CPU threads; unset, one per core."""
-    kv_gb: float = 4.0
-    """Memory for keys and values while sampling, in GiB."""
-    max_rows: int = 64
-    """How many replies are sampled at the same moment, at most."""
-    train_tokens: int = 4096
-    """Tokens of a micro-batch; halved by itself when memory runs out."""
+    kv_gb: float | None = None
+    """Memory for keys and values while sampling, in GiB; unset, 4 on a CPU and what a GPU has room for."""
+    max_rows: int | None = None
+    """How many replies are sampled at the same moment, at most; unset, 64 on a CPU and what a GPU has room for."""
+    train_tokens: int | None = None
+    """Tokens of a micro-batch, halved when memory runs out; unset, 4096 on a CPU and what a GPU has room for."""
     max_models: int = 8
     """How many models may be trained at the same time."""
     max_samplers: int = 32

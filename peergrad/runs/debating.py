@@ -166,7 +166,8 @@ async def debate_all(made: DebatesPlan, watch: DebatesWatcher, listener: Listene
         if missing:
             config = made.config
             hear = listener.heard if listener else None
-            async with Players(config.engine, config.api, config.seats.seed, watch.say, hear) as players:
+            loading = Players(config.engine, config.api, config.seats.seed, watch.say, hear, expected=made.players)
+            async with loading as players:
                 work = _Debating(made, transcript, watch, players)
                 await work.play(missing, kept)
     return [kept[question.id] for question in made.questions if question.id in kept]

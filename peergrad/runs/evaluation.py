@@ -124,7 +124,9 @@ async def evaluate(
             if folder.finished and not (found := folder.result())["dropped"]:
                 watch.say(f"{folder.path} is finished; this is what was found. Give another folder (out) to evaluate again")
                 return found
-        async with Players(made.config.engine, made.config.api, made.config.measure.seed, watch.say) as players:
+        expected = (made.policy, made.opponent or made.policy)
+        config = made.config
+        async with Players(config.engine, config.api, config.measure.seed, watch.say, expected=expected) as players:
             players.meter.spent = folder.spent()  # a budget is for all sittings together
             sampler_of = sampler_of or players.sampler
             policy = await sampler_of(made.policy)

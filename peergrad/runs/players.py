@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -142,6 +142,7 @@ class Players:
     """Loads those who are asked for; players of one base model share its weights. Leaving ends every call under way.
 
     ``hear`` is told of what servers say while they say it. The key in ``key_env`` goes to the first server asked for only.
+    Base models that are ``expected`` to be here at the same time share a GPU's memory equally.
 
     Example: ``async with Players(config.engine, config.api, seed=0) as players: await players.sampler(player("smollm2"))``
     """
@@ -153,7 +154,10 @@ class Players:
         seed: int,
         say: Callable[[str], None] = lambda _: None,
         hear: Callable[[Ask, str | None], None] | None = None,
+        *,
+        expected: Iterable[Player] = (),
     ) -> None:
+        self._models = len({who.base for who in expected if who.url is None})
         self._config, self._api, self._seed, self._say, self._hear = config, api, seed, say, hear
         self._keys, self._first = keys_of(api), None
         self.meter = Meter(budget_tokens=api.budget_tokens, budget_usd=api.budget_usd)
@@ -236,6 +240,8 @@ class Players:
             seed=self._seed,
             kv_gb=config.kv_gb,
             max_rows=config.max_rows,
+            train_tokens=0,
+            share=1 / max(1, self._models),
             say=self._say,
         )
 

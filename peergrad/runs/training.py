@@ -40,7 +40,8 @@ from peergrad.tasks.base import Task
 from peergrad.tasks.files import fingerprint
 from peergrad.tasks.open import left_out, open_task
 
-# What may be changed when a run goes on: it decides how long, how fast and what is kept, not what is learned.
+# What may be changed when a run goes on: it decides how long, how fast and what is kept, not what is learned. The size of a
+# micro-batch decides how sums are rounded, and on a GPU it depends on the memory that happens to be free.
 _FREE = (
     "out",
     "save_every",
@@ -52,6 +53,7 @@ _FREE = (
     "threads",
     "kv_gb",
     "max_rows",
+    "train_tokens",
     "deadline_s",
 )
 

@@ -129,7 +129,7 @@ def test_memory_is_bounded_and_what_is_longest_unused_goes_first():
     sampler = local.base_sampler()
     for start in range(0, 60, 6):
         sample(sampler, [ask(f"question {i} " * 30, debate=f"d{i}") for i in range(start, start + 6)])
-        shelf, state = local.generator._shelf, local.generator._state
+        shelf, state = local.generator.room.shelf, local.generator.room.state
         assert shelf.used <= shelf.budget
         assert state.pool.kv.numel() * 4 <= 0.003 * 2**30 / 2
         assert shelf.used == sum(h.kv.numel() * 4 for h in shelf._parked.values())
@@ -145,15 +145,15 @@ def test_room_is_made_once_and_not_lost_to_one_long_ask():
     local = engine(max_rows=32, kv_gb=0.004)
     sampler = local.base_sampler()
     sample(sampler, [ask("long " * 300, tokens=200)])
-    long_one = local.generator._state
+    long_one = local.generator.room.state
     assert long_one.rows <= 3
     wide = [ask(f"short {i}", debate=f"d{i}", tokens=10) for i in range(20)]
     sample(sampler, wide)
-    state = local.generator._state
+    state = local.generator.room.state
     assert state.rows == 20
     for _ in range(3):
         sample(sampler, wide[:7])
-        assert local.generator._state is state
+        assert local.generator.room.state is state
 
 
 def test_a_failure_leaves_nothing_behind(monkeypatch):

@@ -144,8 +144,9 @@ def test_out_of_memory_is_a_sentence(monkeypatch, full):
     monkeypatch.setattr(local.decoder, "hidden", lambda *_: full())
     with pytest.raises(EngineError, match="out of memory while training on one sequence; shorten it"):
         asyncio.run(local.step(DATA, "ppo", 1e-3))
-    with pytest.raises(EngineError, match="out of memory while sampling; lower kv_gb"):
-        asyncio.run(local.base_sampler().sample([ask("x")]))
+    (failed,) = asyncio.run(local.base_sampler().sample([ask("x")]))
+    assert isinstance(failed, EngineError)
+    assert "out of memory while sampling" in str(failed)
     monkeypatch.undo()
     assert asyncio.run(local.base_sampler().sample([ask("x")]))[0].text
     assert not asyncio.run(local.step(DATA, "ppo", 1e-3)).skipped

@@ -106,7 +106,7 @@ def test_a_finished_run_is_left_alone_and_can_be_made_longer(whole, tmp_path):
             self.sentences.append(sentence)
 
     said = Said()
-    run(whole.path, said)
+    run(whole.path, said, kv_gb=1.0, max_rows=100, train_tokens=1000)  # sizes may be those of another machine
     assert "is finished: 3 steps" in said.sentences[0]
     short = run(tmp_path / "run", steps=2)
     longer = run(tmp_path / "run", steps=3)

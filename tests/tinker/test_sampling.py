@@ -146,7 +146,7 @@ def test_a_number_that_is_not_finite_stays_with_its_request():
 
 def test_memory_for_what_may_be_used_again_is_bounded():
     small = Local.load_model(str(PARROT), threads=1, max_rows=4, kv_gb=0.002)
-    shelf, clones, live = small.generator._shelf, [], []
+    shelf, clones, live = small.generator.room.shelf, [], []
     park = shelf.park
 
     def parked(pool, held, ids_T):

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from peergrad.debate.types import Ids
 from peergrad.engines.local.forward import Attend, Shape
+from peergrad.engines.local.memory import FULL, ran_out
 
 BLOCK = 16
 
@@ -78,6 +79,15 @@ class Pool:
         """Copy the first ``length`` positions of a row into another."""
         self.kv[:, :, target, :, :length] = self.kv[:, :, source, :, :length]
 
+    def copied(self, row: int, length: int) -> Tensor | None:
+        """A copy of the first ``length`` positions of a row, if there is memory for it."""
+        try:
+            return _copy(self.kv[:, :, row, :, :length])
+        except FULL as error:
+            if not ran_out(error):
+                raise
+        return None
+
     def fill(self, row: int, held: Held, length: int) -> None:
         """Give a row the first ``length`` positions of what is held."""
         if held.row is not None:
@@ -126,6 +136,11 @@ class Shelf:
         for key in [key for key, held in self._parked.items() if held.weights == weights]:
             self._free(self._parked.pop(key))
 
+    def clear(self, keep: int = 0) -> None:
+        """Forget what is parked, the longest unused first, until it is no more than this many bytes."""
+        while self.used > keep:
+            self._free(self._parked.popitem(last=False)[1])
+
     def _free(self, held: Held) -> None:
         self.forget(held)
         assert held.kv is not None
@@ -133,18 +148,26 @@ class Shelf:
         held.kv = None  # whoever still knows of it does not keep the memory
 
     def park(self, pool: Pool, held: Held, ids_T: Ids) -> None:
-        """Keep a finished row's keys and values, as far as the budget goes."""
+        """Keep a finished row's keys and values, as far as the budget and the memory go."""
         self.forget(held)
         row, held.row = held.row, None
+        assert row is not None
         size = pool.kv[:, :, 0, :, :1].numel() * pool.kv.element_size() * len(ids_T)
         if size > self.budget or len(ids_T) < BLOCK:
             return
-        while self.used + size > self.budget:
-            self._free(self._parked.popitem(last=False)[1])
-        held.ids_T, held.kv = ids_T, pool.kv[:, :, row, :, : len(ids_T)].clone()
+        self.clear(self.budget - size)
+        while (kv := pool.copied(row, len(ids_T))) is None:
+            if not self._parked:
+                return
+            self.clear(self.used // 2)
+        held.ids_T, held.kv = ids_T, kv
         self.used += size
         self._parked[id(held)] = held
         self.add(held)
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.clone()
 
 
 def _blocks(weights: int, ids_T: Ids) -> list[int]:

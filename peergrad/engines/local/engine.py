@@ -30,6 +30,7 @@ from peergrad.engines.local.loading import load
 from peergrad.engines.local.lora import Lora, LoraRules
 from peergrad.engines.local.memory import FULL, ran_out
 from peergrad.engines.local.sampler import LocalSampler
+from peergrad.engines.local.sizes import Wishes, sizes
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import Bounds, LossName, optim_metrics
 from peergrad.learn.trainer import RETRIED, Fault, StepStats
@@ -62,17 +63,32 @@ class Local:
         name: str = "",
         lora: LoraRules | None = None,
         seed: int = 0,
-        kv_gb: float = 4.0,
-        max_rows: int = 64,
-        train_tokens: int = 4096,
+        kv_gb: float | None = None,
+        max_rows: int | None = None,
+        train_tokens: int | None = None,
         max_grad_norm: float = 1.0,
+        share: float = 1.0,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """Of ``kv_gb``, ``max_rows`` and ``train_tokens`` what is not set is found by the memory there is (see ``sizes``).
+
+        ``share`` of that is this engine's; ``train_tokens`` 0 leaves none for training. ``say`` is told what was found, and
+        when memory runs out.
+        """
+        lora = lora or LoraRules()
         self.decoder, self.chat, self.seed = decoder, chat, seed
-        self.generator = Generator(decoder, kv_bytes=int(kv_gb * 2**30), max_rows=max_rows)
+        self.sizes = sizes(decoder, lora.rank, Wishes(kv_gb, max_rows, train_tokens), share, say)
+        self.generator = Generator(
+            decoder,
+            kv_bytes=self.sizes.kv_bytes,
+            max_rows=self.sizes.max_rows,
+            prefill_tokens=self.sizes.prefill_tokens,
+            say=say,
+        )
         self.sampling = threading.Lock()
-        self._name, self._train_tokens, self._max_grad_norm = name, train_tokens, max_grad_norm
+        self._name, self._max_grad_norm = name, max_grad_norm
         self._names = itertools.count(BASE + 1)
-        self._begin(lora or LoraRules(), seed)
+        self._begin(lora, seed)
 
     def _begin(self, lora: LoraRules, seed: int) -> None:
         self._lora = Lora(self.decoder, lora, seed)
@@ -107,8 +123,13 @@ class Local:
         if device == "cpu":
             torch.set_num_threads(threads or os.cpu_count() or 1)
         dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
-        decoder = load(folder, device, getattr(torch, dtype))
-        return Local(decoder, load_chat(str(folder)), name=model, **settings)
+        try:
+            decoder = load(folder, device, getattr(torch, dtype))
+            return Local(decoder, load_chat(str(folder)), name=model, say=say, **settings)
+        except FULL as error:
+            if not ran_out(error):
+                raise
+            raise UserError(f"model: {model} is too large for the memory of {device}; give another ({error})") from None
 
     async def sampler(self) -> LocalSampler:
         return await self._in_turn(self._sample_with, self._lora)
@@ -160,12 +181,26 @@ class Local:
 
     def _gradient(self, data: Sequence[Datum], loss: LossName, bounds: Bounds | None = None) -> Gradient:
         self.generator.release()
+        why = ""
+        for _ in range(2):
+            try:
+                return gradient(self.decoder, self._lora, data, loss, self.sizes.train_tokens, bounds)
+            except FULL as error:
+                if not ran_out(error):
+                    raise
+                why = str(error)
+            if not self._make_way():
+                break
+        raise EngineError(f"out of memory while training on one sequence; shorten it or lower kv_gb ({why})")
+
+    def _make_way(self) -> bool:
+        """Have the memory that rows and parked prefixes take, unless somebody samples right now; whether there was any."""
+        if not self.sampling.acquire(blocking=False):
+            return False
         try:
-            return gradient(self.decoder, self._lora, data, loss, self._train_tokens, bounds)
-        except FULL as error:
-            if not ran_out(error):
-                raise
-            raise EngineError(f"out of memory while training on one sequence; shorten it or lower kv_gb ({error})") from None
+            return self.generator.free()
+        finally:
+            self.sampling.release()
 
     def apply(self, by_name: Mapping[str, Tensor], rules: AdamRules) -> float:
         """Update the weights along a gradient, and say how long it was; one that is not finite changes nothing."""

@@ -1,7 +1,8 @@
 """Continuous batching: many prompts, one forward pass a token, a finished row's place taken by the next prompt.
 
 A job is one reply to be sampled. Its prompt is prefilled from the longest prefix already held (see ``cache``). Its
-randomness is its own, one uniform number a token, so its neighbours in the batch do not change what it says.
+randomness is its own, one uniform number a token, so its neighbours in the batch do not change what it says. So a job
+may also be begun anew: when memory runs out, those under way are, with less of it.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import torch
 from torch import Tensor
 
 from peergrad.debate.types import Floats, Ids
-from peergrad.engines.local.cache import Held, Shelf
+from peergrad.engines.local.cache import Held
 from peergrad.engines.local.decoder import Decoder
 from peergrad.engines.local.forward import Adapter, Forward
+from peergrad.engines.local.memory import FULL, ran_out
+from peergrad.engines.local.room import Room
 from peergrad.engines.local.state import State, draw
 
 # A GPU draws several tokens before the host looks, and goes on while it looks. What a row draws after its end is
@@ -45,6 +48,8 @@ class Job:
     """Whether nobody waits for the reply any more."""
     held: Held | None = None
     over: bool = False
+    failed: str | None = None
+    """Why it can't be sampled even by itself."""
 
     @property
     def row(self) -> int:
@@ -59,6 +64,11 @@ class Job:
             self.logprobs.append(logprob)
             self.over = id in self.ends or len(self.ids) >= self.limit or self.stopped(self.ids)
 
+    def again(self) -> Job:
+        """The same with nothing done yet."""
+        self.ids, self.logprobs, self.held, self.over = [], [], None, False
+        return self
+
 
 @dataclass(eq=False, slots=True)
 class _Drawn:
@@ -71,29 +81,39 @@ class _Drawn:
 
 
 class Generator:
-    """Samples jobs with one decoder within a budget of memory for keys and values, half for rows, half for the shelf."""
+    """Samples jobs with one decoder within a budget of memory for keys and values, and with less if there is less.
 
-    def __init__(self, decoder: Forward, *, kv_bytes: int, max_rows: int) -> None:
+    ``prefill_tokens`` of several prompts are computed at once, at most. ``say`` is told when memory runs out.
+    """
+
+    def __init__(
+        self,
+        decoder: Forward,
+        *,
+        kv_bytes: int,
+        max_rows: int,
+        prefill_tokens: int | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.decoder = decoder
-        self.kv_bytes, self.max_rows = kv_bytes, max_rows
         self._cuda = decoder.device.type == "cuda"
         self._ahead = _AHEAD if self._cuda else 1
         self._kernels = self._cuda and isinstance(decoder, Decoder)
-        self._prefill_tokens = 16384 if self._kernels else 4096 if self._cuda else 1
-        self._state: State | None = None
-        self._shelf = Shelf(kv_bytes // 2)
+        self._prefill_tokens = prefill_tokens or (16384 if self._kernels else 4096 if self._cuda else 1)
+        self.room = Room(decoder, kv_bytes, max_rows, self._ahead, say)
         self._in_use: tuple[Adapter, Any] | None = None
         self._spoiled = False  # a row has had a number that is not finite
         self.prefilled = 0
         self.gone: list[int] = []  # names of weights nobody will sample with again
 
     def release(self) -> None:
-        """Let go of what only sampling needs, for training needs the memory."""
+        """Let go of what only sampling needs and is quickly made again, for training needs the memory."""
         self._in_use = None
 
-    def fits(self, tokens: int) -> bool:
-        """Whether a row of this many tokens can be held at all."""
-        return self._row_bytes(tokens) <= self.kv_bytes // 2
+    def free(self) -> bool:
+        """Let go of everything, which the next job has to lay out anew; whether there was anything. Not while it samples."""
+        self._in_use = None
+        return self.room.free()
 
     @torch.no_grad()
     def run(
@@ -109,28 +129,56 @@ class Generator:
         ``weights`` names the base model with this adapter: what was computed under the same name is used again. ``more`` is
         asked between tokens who else has come; it is given a function that says whether there is room for a job.
         """
-        if not jobs:
-            return
-        waiting = sorted(jobs, key=lambda job: len(job.prompt_T) + job.limit, reverse=True)
-        while self.gone:
-            self._shelf.drop(self.gone.pop())
+        waiting, active = list(jobs), list[Job]()
         del jobs  # a long run must not keep those who came first
-        state = self._make_room(waiting, joining=more is not None)
+        while self.gone:
+            self.room.shelf.drop(self.gone.pop())
+        while (waiting or active) and not cancelled.is_set():
+            waiting += [job.again() for job in active]
+            active.clear()
+            waiting.sort(key=lambda job: len(job.prompt_T) + job.limit, reverse=True)
+            try:
+                self._sample(waiting, active, adapter, weights, cancelled, more)
+                return
+            except FULL as error:
+                if not ran_out(error):
+                    raise
+                why = str(error)
+            # Only here has the exception let go of the tensors it held.
+            self._in_use = None
+            if not self.room.give_way():  # whoever has the one row there is does not fit, or who would have got it
+                job = (active or waiting).pop(0)
+                job.failed = why
+                job.tell()
+                job.tell = lambda: None  # it knows the job, and the job it
+                self.room.restore()
+
+    def _sample(
+        self,
+        waiting: list[Job],
+        active: list[Job],
+        adapter: Adapter | None,
+        weights: int,
+        cancelled: threading.Event,
+        more: Callable[[Callable[[Job], bool]], list[Job]] | None,
+    ) -> None:
+        """Go through those who wait. Whoever is not done is in one of the lists, whatever happens."""
+        if not waiting:
+            return
+        state = self.room.make(waiting, joining=more is not None)
         adapter = self._merged(adapter)
         state.use(adapter)
-        active: list[Job] = []
         drawn: _Drawn | None = None
         try:
             while (waiting or active) and not cancelled.is_set():
                 if more is not None:
                     here = [*active, *waiting]
-                    waiting += more(lambda job, here=here: self._holds(state, job, here))
-                waiting = [job for job in waiting if not job.unwanted()]
+                    waiting += more(lambda job, here=here: self.room.holds(state, job, here))
+                waiting[:] = [job for job in waiting if not job.unwanted()]
                 if self._spoiled and not active:
                     self._clean(state)
                 while waiting and len(active) < state.rows and not self._spoiled and not cancelled.is_set():
                     admitted = self._admit(waiting, active, state, weights)
-                    active += [job for job, _ in admitted]
                     firsts = self._prefill(admitted, state, adapter)
                     for (job, _), (id, logprob) in zip(admitted, firsts, strict=True):
                         job.take(id, logprob)
@@ -141,7 +189,7 @@ class Generator:
         finally:
             for job in active:  # cancelled or failed: what the pool holds of them is about to be overwritten
                 assert job.held is not None
-                self._shelf.forget(job.held)
+                self.room.shelf.forget(job.held)
                 self._spoiled |= not math.isfinite(sum(job.logprobs))
             if self._spoiled:
                 self._clean(state)
@@ -150,17 +198,6 @@ class Generator:
         """Masked or not, a NaN left in a row would spread to whoever gets it next."""
         state.pool.kv.zero_()
         self._spoiled = False
-
-    def _holds(self, state: State, job: Job, present: Sequence[Job]) -> bool:
-        """Whether a job fits into the rows there are, and they are not far fewer than those who are here could have."""
-        if self._positions([job]) > state.positions or job.limit + 2 * self._ahead > state.uniforms.shape[1]:
-            return False
-        better = min(self.max_rows, self._affordable(self._positions([*present, job])))
-        return len(present) < state.rows or better < 2 * state.rows
-
-    def _positions(self, jobs: Sequence[Job]) -> int:
-        """How long a row must be for any of these."""
-        return -(-(max(len(job.prompt_T) + job.limit for job in jobs) + 2 * self._ahead) // 64) * 64
 
     def _merged(self, adapter: Adapter | None) -> Any:
         """What to sample with; made once for the adapter in use, since a copy of the weights may be behind it."""
@@ -172,72 +209,55 @@ class Generator:
             used = self._in_use = (adapter, self.decoder.merged(adapter))
         return used[1]
 
-    def _make_room(self, jobs: Sequence[Job], *, joining: bool) -> State:
-        """Rows long enough for the longest job, as many as are useful and the budget allows; with some to spare if others
-        may join, but what there is is not laid out anew for them.
-        """
-        positions, uniforms = self._positions(jobs), max(job.limit for job in jobs) + 2 * self._ahead
-        wanted = min(self.max_rows, len(jobs))
-        state = self._state
-        if state is not None:
-            long_enough = state.positions >= positions and state.uniforms.shape[1] >= uniforms
-            if long_enough and state.rows >= min(wanted, self._affordable(positions)):
-                return state
-            # Keep what the old one had where that costs no rows, so that sizes settle.
-            wanted, uniforms = self.max_rows if joining else max(wanted, state.rows), max(uniforms, state.uniforms.shape[1])
-            if self._affordable(max(positions, state.positions)) >= wanted:
-                positions = max(positions, state.positions)
-            state.free()
-        elif joining:
-            wanted = self.max_rows
-        self._state = state = None
-        self.decoder.grow_rotations(positions)
-        self._state = State(self.decoder, min(wanted, self._affordable(positions)), positions, uniforms)
-        return self._state
-
-    def _affordable(self, positions: int) -> int:
-        """How many rows of this length the budget has room for; one at least, which ``fits`` has been asked about."""
-        return max(1, (self.kv_bytes // 2) // self._row_bytes(positions))
-
-    def _row_bytes(self, tokens: int) -> int:
-        shape = self.decoder.shape
-        return shape.layers * 2 * shape.kv_heads * shape.head_size * self.decoder.dtype.itemsize * tokens
-
     def _admit(self, waiting: list[Job], active: list[Job], state: State, weights: int) -> list[tuple[Job, int]]:
-        """Take jobs that may be prefilled together, with how much of each is already there in its row.
+        """Give rows to jobs that may be prefilled together; with each, how much of it is already there in its row.
 
         One that shares more with another of this batch than with what is held waits until that one is computed.
         """
         batch: list[tuple[Job, int]] = []
         computing: set[tuple[int, bytes]] = set()
-        longest = 0
-        later: list[Job] = []
-        while waiting and len(active) + len(batch) < state.rows:
-            job = waiting.pop(0)
-            held, common = self._shelf.longest(weights, job.prompt_T)
+        longest = at = 0
+        while at < len(waiting) and len(active) < state.rows:
+            job = waiting[at]
+            held, common = self.room.shelf.longest(weights, job.prompt_T)
             common = min(common, len(job.prompt_T) - 1)  # the last token is always computed: its output is the first draw
             start = (common, job.prompt_T[common : common + 64].tobytes())
             if start in computing and len(job.prompt_T) >= common + 64:
-                later.append(job)
+                at += 1
                 continue
             longest = max(longest, len(job.prompt_T) - common)
             if batch and longest * (len(batch) + 1) > self._prefill_tokens:
-                waiting.insert(0, job)
                 break
             computing.add(start)
-            row = len(active) + len(batch)
-            if held is not None:
-                state.pool.fill(row, held, common)
-            job.held = Held(weights, job.prompt_T, row=row)
+            job.held = Held(weights, job.prompt_T, row=len(active))
+            active.append(waiting.pop(at))
             batch.append((job, common))
-        waiting[:0] = later
+            if held is not None:
+                state.pool.fill(job.row, held, common)
         return batch
 
     def _prefill(self, batch: list[tuple[Job, int]], state: State, adapter: Adapter | None) -> list[tuple[int, float]]:
-        """Compute the rest of each prompt and draw each job's first token."""
+        """Compute the rest of each prompt and draw each job's first token; in smaller parts where memory runs out."""
+        try:
+            return self._prefill_at_once(batch, state, adapter)
+        except FULL as error:
+            if not ran_out(error) or (len(batch) == 1 and not self.room.shelf.used):
+                raise
+        if len(batch) == 1:
+            self.room.unpark()
+            parts = [batch]
+        else:
+            self._prefill_tokens = max(1, self._prefill_tokens // 2)
+            parts = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
+        self.room.empty()
+        return [first for part in parts for first in self._prefill(part, state, adapter)]
+
+    def _prefill_at_once(
+        self, batch: list[tuple[Job, int]], state: State, adapter: Adapter | None
+    ) -> list[tuple[int, float]]:
+        """All of them in one forward pass."""
         decoder, device = self.decoder, self.decoder.device
         new = [len(job.prompt_T) - common for job, common in batch]
-        self.prefilled += sum(new)
         ids = np.zeros((len(batch), max(new)), np.int64)
         for line, (job, common) in zip(ids, batch, strict=True):
             line[: len(job.prompt_T) - common] = job.prompt_T[common:]
@@ -258,7 +278,8 @@ class Generator:
         state.seat([job for job, _ in batch], rows, drawn)
         for job, _ in batch:
             assert job.held is not None
-            self._shelf.add(job.held)
+            self.room.shelf.add(job.held)
+        self.prefilled += sum(new)
         return list(zip(drawn.tolist(), logprobs.tolist(), strict=True))
 
     def _draw(self, active: list[Job], state: State, adapter: Adapter | None) -> _Drawn:
@@ -293,9 +314,9 @@ class Generator:
             row = job.row
             held_T = np.concatenate((job.prompt_T, np.array(job.ids[:-1], np.int32)))  # the last token is not computed yet
             if math.isfinite(sum(job.logprobs)):
-                self._shelf.park(state.pool, job.held, held_T)
+                self.room.shelf.park(state.pool, job.held, held_T)
             else:
-                self._shelf.forget(job.held)
+                self.room.shelf.forget(job.held)
                 job.held.row = None
                 state.pool.kv[:, :, row] = 0  # another row may be moved here at once
                 self._spoiled = True

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -115,20 +114,20 @@ class LocalSampler:
                     one.tell(None)
             return made
 
-        with self._engine.sampling, _memory():
+        with self._engine.sampling:
             generator.run(jobs(lambda _: True), self._adapter, self._weights, cancelled, jobs)
 
     def _checked(self, start: Start) -> Job | EngineError:
         """A job, if the model and the memory can take it."""
         engine = self._engine
         job = _job(start, engine.chat, engine.decoder.shape.context)
-        if isinstance(job, Job) and not engine.generator.fits(len(job.prompt_T) + job.limit):
+        if isinstance(job, Job) and not engine.generator.room.fits(len(job.prompt_T) + job.limit):
             return EngineError(f"a dialogue of {len(job.prompt_T) + job.limit} tokens does not fit into kv_gb; raise it")
         return job
 
     def _go_on(self, starts: Sequence[Start], cancelled: threading.Event) -> list[Sampled | EngineError]:
         jobs = [self._checked(start) for start in starts]
-        with self._engine.sampling, _memory():
+        with self._engine.sampling:
             runnable = [job for job in jobs if isinstance(job, Job)]
             self._engine.generator.run(runnable, self._adapter, self._weights, cancelled)
         return [
@@ -146,32 +145,27 @@ class LocalSampler:
 
     def _logprobs(self, ids_T: Ids) -> Floats:
         with self._engine.sampling:
-            try:
-                return logprobs(self._engine.decoder, self._adapter, ids_T)
-            except FULL as error:
-                if not ran_out(error):
-                    raise
-                raise EngineError(f"out of memory while reading {len(ids_T)} tokens; give fewer ({error})") from None
-
-
-@contextlib.contextmanager
-def _memory() -> Iterator[None]:
-    """Memory that runs out is the world's fault."""
-    try:
-        yield
-    except FULL as error:
-        if not ran_out(error):
-            raise
-        raise EngineError(f"out of memory while sampling; lower kv_gb or max_rows ({error})") from None
+            while True:
+                try:
+                    return logprobs(self._engine.decoder, self._adapter, ids_T)
+                except FULL as error:
+                    if not ran_out(error):
+                        raise
+                    why = str(error)
+                if not self._engine.generator.free():
+                    raise EngineError(f"out of memory while reading {len(ids_T)} tokens; give fewer ({why})")
 
 
 def _sound(job: Job) -> Sampled | EngineError:
-    if not math.isfinite(sum(job.logprobs)):
+    if job.failed is None and not math.isfinite(sum(job.logprobs)):
         return EngineError("the model gave a log-probability that is not finite")
     return _sampled(job)
 
 
-def _sampled(job: Job) -> Sampled:
+def _sampled(job: Job) -> Sampled | EngineError:
+    if job.failed is not None:
+        tokens = len(job.prompt_T) + job.limit
+        return EngineError(f"out of memory while sampling {tokens} tokens by themselves; give fewer ({job.failed})")
     return Sampled(job.ids, job.logprobs, job.ids[-1] in job.ends or job.stopped(job.ids))
 
 
