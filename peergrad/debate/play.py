@@ -53,6 +53,16 @@ class Played:
     seconds: float | None = None
     halted: str | None = None
 
+    def usable(self, what: str = "debates") -> Played:
+        """The same, unless it can't stand for what was asked: more than half were dropped, or nobody answers any more."""
+        if self.halted:
+            raise EngineError(self.halted)
+        asked = len(self.debates) + len(self.dropped)
+        if len(self.dropped) > asked / 2:
+            first = next(iter(self.dropped.values()))
+            raise EngineError(f"{len(self.dropped)} of {asked} {what} were dropped; the first because: {first}")
+        return self
+
 
 async def play_all(
     protocol: Protocol,

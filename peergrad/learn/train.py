@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from peergrad.debate.batch import Batcher
-from peergrad.debate.errors import EngineError
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.types import Debate, Protocol, Question
@@ -154,14 +153,8 @@ def self_play(
     """Debates of the policy with itself about each step's questions. A sampler slower than the deadline costs debates."""
 
     async def rollout(step: int, sampler: Sampler) -> Played:
-        questions = batch(step)
         async with Batcher(sampler, max_asks=max_asks, max_calls=max_calls, deadline_s=deadline_s) as batcher:
-            played = await play_all(protocol, questions, batcher, prefix=f"step-{step + 1}/", done=done)
-        if played.halted:  # what is left of the batch is not the batch that was asked for
-            raise EngineError(played.halted)
-        if len(played.dropped) > len(questions) / 2:
-            reason, lost = next(iter(played.dropped.values())), f"{len(played.dropped)} of {len(questions)}"
-            raise EngineError(f"{lost} debates of a batch were dropped; the first because: {reason}")
-        return played
+            played = await play_all(protocol, batch(step), batcher, prefix=f"step-{step + 1}/", done=done)
+        return played.usable("debates of a batch")
 
     return rollout

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 
 from peergrad.debate.batch import Batcher
-from peergrad.debate.errors import EngineError
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler
@@ -21,9 +20,6 @@ from peergrad.tasks.base import Task
 async def direct(sampler: Sampler, task: Task, questions: Sequence[Question], max_tokens: int) -> Metrics:
     """One answer to each question, without debate, the likeliest words taken."""
     played = await _play(Direct(max_tokens=max_tokens), questions, sampler, "direct/")
-    if questions and not played.debates:
-        first = next(iter(played.dropped.values()))
-        raise EngineError(f"no question of the evaluation was answered; the first because: {first}")
     name = f"eval/direct/{task.name}"
     grades = await asyncio.to_thread(turn_grades, played.debates, task.grade)
     return answer_metrics(grades, name) | {f"{name}/dropped": float(len(played.dropped))}
@@ -43,4 +39,4 @@ async def debated(
 
 async def _play(protocol: Protocol, questions: Sequence[Question], sampler: Sampler, prefix: str) -> Played:
     async with Batcher(sampler, max_calls=1, deadline_s=3600) as batcher:
-        return await play_all(protocol, questions, batcher, prefix=prefix)
+        return (await play_all(protocol, questions, batcher, prefix=prefix)).usable("questions of the evaluation")

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from peergrad.config import ApiConfig, TrainConfig
 from peergrad.debate.batch import Batcher
-from peergrad.debate.errors import EngineError
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler
@@ -103,13 +102,7 @@ async def _play(
     part: str, protocol: Protocol, questions: Sequence[Question], sampler: Sampler, watch: EvalWatcher
 ) -> Played:
     watch.begin(part, len(questions))
-    played = await play_all(protocol, questions, sampler, prefix=f"check-{part}/", done=watch.debate)
-    if played.halted:
-        raise EngineError(played.halted)
-    if not played.debates:
-        first = next(iter(played.dropped.values()))
-        raise EngineError(f"all {len(questions)} {part} were dropped; the first because: {first}")
-    return played
+    return (await play_all(protocol, questions, sampler, prefix=f"check-{part}/", done=watch.debate)).usable(part)
 
 
 async def _update(config: TrainConfig, debates: Sequence[Debate], trainer: Trainer) -> tuple[StepStats | None, float]:

@@ -342,11 +342,33 @@ def test_what_is_not_a_number_changes_no_weight(tmp_path, monkeypatch, where):  
 
 
 def test_a_logprob_that_is_not_a_number_costs_its_debate(tmp_path):
-    made = run(tmp_path / "run", load=lambda config, _: Poisoned(config, "logprob"), batch=5)
+    made = run(tmp_path / "run", load=lambda config, _: Poisoned(config, "logprob"), batch=5, eval_debates=0)
     dropped = [line["debates/dropped"] for line in made.metrics() if line["phase"] == "train"]
     assert dropped == [0.0, 2.0, 2.0]  # one in each wave
     reasons = json.loads((made.path / "debates" / "step_000002.dropped.json").read_text())
     assert "a logprob is not finite" in next(iter(reasons.values()))
+
+
+@pytest.mark.parametrize("what", ["questions", "debates"])
+def test_an_evaluation_of_which_most_was_lost_is_no_result(tmp_path, what):
+    class Failing(Poisoned):
+        async def sampler(self):
+            real = await super().sampler()
+
+            class Most:
+                async def sample(self, asks):
+                    lost = {ask.debate for ask in asks if ask.debate.startswith(prefix) and not ask.debate.endswith("-2")}
+                    answers = zip(asks, await real.sample(asks), strict=True)
+                    return [EngineError("the cable is out") if ask.debate in lost else answer for ask, answer in answers]
+
+            return Most()
+
+    prefix = "direct/" if what == "questions" else "eval-0/"
+    settings = {"eval_questions": 4, "eval_debates": 4, "steps": 1}
+    with pytest.raises(EngineError, match=r"[34] of 4 questions of the evaluation were dropped; .*the cable is out"):
+        run(tmp_path / "run", load=lambda config, _: Failing(config, ""), **settings)
+    made = run(tmp_path / "run", **settings)  # and it is made when the run goes on
+    assert [line["step"] for line in made.metrics() if line["phase"] == "eval"] == [0, 1]
 
 
 def test_when_every_debate_is_dropped_the_run_stops_with_the_reason(tmp_path):
