@@ -190,6 +190,11 @@ class KeepConfig:
     stop_on_alarm: bool = False
     """Stop when an alarm sounds, rather than only say so."""
 
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return self.out or Path("runs/run")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:

@@ -78,6 +78,7 @@ def serve(config: ServeConfig) -> None:
         kv_gb=config.kv_gb,
         max_rows=config.max_rows,
         train_tokens=config.train_tokens,
+        policies=config.max_models,
         say=_say,
     )
     rules = ServeRules(model=config.model, out=config.out, max_models=config.max_models, max_samplers=config.max_samplers)

@@ -25,14 +25,14 @@ def train(config: TrainConfig) -> int:
     """Train, showing how it goes; returns the exit code."""
     console = Console(highlight=False)
     with Screen(console, config.learn.steps, config.warm.warm_steps) as screen:
-        if not Run(config.keep.out or Path()).exists:
+        if not Run(config.keep.folder).exists:
             screen.say("a new run; `peergrad check` with the same settings says on a sample whether it can work")
 
         async def work(asked: Callable[[], bool]) -> Run:
             try:
                 return await train_run(config, screen, stop=asked)
             except Stopped:  # there will be no table
-                too_many_lost(console, Run(config.keep.out or Path("runs/run")))
+                too_many_lost(console, Run(config.keep.folder))
                 raise
 
         run = asyncio.run(until_done(work, screen, lambda: _newest(config)))

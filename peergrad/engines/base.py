@@ -7,6 +7,8 @@ holds what every engine that samples tokens needs.
 from __future__ import annotations
 
 import codecs
+import contextlib
+import itertools
 from collections.abc import Sequence
 
 from peergrad.debate.errors import EngineError
@@ -23,6 +25,9 @@ def decode(pieces: Sequence[bytes]) -> tuple[str, list[int]]:
 
     Example: ``decode([b"a", b"\\xc3", b"\\xa9"]) == ("aé", [0, 1, 2])``
     """
+    whole = b"".join(pieces)
+    with contextlib.suppress(UnicodeDecodeError):  # nearly always the bytes are text, and starts are theirs
+        return whole.decode("utf-8"), [0, *itertools.accumulate(map(len, pieces))][: len(pieces)]
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text: list[str] = []
     starts: list[int] = []

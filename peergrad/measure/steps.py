@@ -36,7 +36,7 @@ def step_metrics(step: Step, task: Task) -> Metrics:
         metrics |= {"time/sample_s": step.played.seconds, "tokens/sampled_per_s": sampled / step.played.seconds}
     if step.stats:
         metrics |= {"optim/loss": step.stats.loss, "optim/grad_norm": step.stats.grad_norm}
-        metrics |= {"optim/updates": 1.0, "optim/skipped": float(step.stats.skipped)} | dict(step.stats.metrics)
+        metrics |= dict(step.stats.metrics)
     return metrics | form(step.scored) | debate_metrics(step.scored) | seats(step.scored) | answers(step.scored, task)
 
 

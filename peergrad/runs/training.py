@@ -74,10 +74,6 @@ class Plan:
         """What a person should be told about the questions."""
         return [note for note in map(left_out, (self.task, self.held_out)) if note]
 
-    @property
-    def out(self) -> Path:
-        return self.config.keep.out or Path("runs/run")
-
     def batch(self, step: int) -> list[Question]:
         """The questions of a step: every question once an epoch, in an order of its own."""
         size = self.config.learn.batch
@@ -161,7 +157,7 @@ async def train_run(
     made = plan(config)
     for note in made.notes:
         watch.warn(note)
-    run = Run(made.out, watch.warn)
+    run = Run(made.config.keep.folder, watch.warn)
     text = to_toml(config)
     if not run.exists:
         run.refuse_strangers(text)

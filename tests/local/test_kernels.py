@@ -5,10 +5,12 @@ import torch
 from torch.nn import functional as F
 
 from peergrad.engines.local import ops
-from peergrad.engines.local.state import draw
+from peergrad.engines.local.lora import Lora, LoraRules
+from peergrad.engines.local.state import State, draw
 
 pytest.importorskip("triton")
-from peergrad.engines.local import kernels
+from peergrad.engines.local import kernels, vocabulary_kernels
+from tests.local.tiny import engine
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = 1e-2 if DEVICE == "cuda" else 2e-5  # a GPU multiplies float32 matrices with 10 bits of precision
@@ -67,17 +69,16 @@ def test_attention_of_one_token_a_row(splits):
     assert_same(out, [reference(q[row], keys[row], values[row], int(at[row])) for row in range(ROWS)])
 
 
-def test_attention_of_prompts_whose_padding_points_beyond_the_row():
+def test_attention_of_packed_prompts():
     keys, values = random(ROWS, KV, LENGTH, SIZE), random(ROWS, KV, LENGTH, SIZE) * 2
-    rows, starts, tokens = torch.tensor([3, 0, 4]), torch.tensor([0, 37, LENGTH - 20]), 70
-    q = random(3, tokens, HEADS, SIZE)
-    out = kernels.attend_prompt(q, keys, values, rows.to(DEVICE), starts.to(DEVICE)).view(3, tokens, HEADS, SIZE)
-    for prompt in range(3):
-        for token in range(min(tokens, LENGTH - int(starts[prompt]))):
-            row, position = rows[prompt], int(starts[prompt]) + token
-            assert (
-                out[prompt, token] - reference(q[prompt, token], keys[row], values[row], position)
-            ).abs().max() < TOLERANCE
+    rows, starts, lengths = [3, 0, 4], [0, 37, LENGTH - 20], [140, 1, 20]
+    row_of = torch.tensor(rows).repeat_interleave(torch.tensor(lengths)).to(DEVICE)
+    positions = torch.cat([torch.arange(start, start + n) for start, n in zip(starts, lengths, strict=True)]).to(DEVICE)
+    tiles = torch.tensor(kernels.prompt_tiles(lengths), dtype=torch.int32).to(DEVICE)
+    q = random(sum(lengths), HEADS, SIZE)
+    out = kernels.attend_prompts(q, keys, values, row_of, positions, tiles).view(-1, HEADS, SIZE)
+    wanted = [reference(q[t], keys[row_of[t]], values[row_of[t]], int(positions[t])) for t in range(len(q))]
+    assert_same(out, wanted)
 
 
 def test_rotating_and_storing():
@@ -94,10 +95,10 @@ def test_rotating_and_storing():
 
 
 def test_drawing(monkeypatch):
-    monkeypatch.setattr(kernels, "VOCABULARY_CHUNK", 64)
+    monkeypatch.setattr(vocabulary_kernels, "VOCABULARY_CHUNK", 64)
     logits, uniforms = random(50, 300) * 3, torch.rand(50, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     temperatures = torch.linspace(0, 1.5, 50).to(DEVICE)
-    (ids, logprobs), (wanted, exact) = (d(logits, temperatures, uniforms) for d in (kernels.draw, draw))
+    (ids, logprobs), (wanted, exact) = (d(logits, temperatures, uniforms) for d in (vocabulary_kernels.draw, draw))
     assert torch.equal(ids, wanted)
     assert (logprobs[1:] - exact[1:]).abs().max() < 1e-4
 
@@ -110,5 +111,65 @@ def scored_tokens(module):
 
 
 def test_log_probabilities_and_their_slopes(monkeypatch):
-    monkeypatch.setattr(kernels, "VOCABULARY_CHUNK", 64)
-    assert_same(scored_tokens(kernels), scored_tokens(ops))
+    monkeypatch.setattr(vocabulary_kernels, "VOCABULARY_CHUNK", 64)
+    assert_same(scored_tokens(vocabulary_kernels), scored_tokens(ops))
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("rank", [None, 4])
+def test_a_step_as_the_graph_has_it_is_the_plain_one(kind, rank):
+    """What is captured in a graph, run by itself: the same tokens, and the same keys and values in the pool."""
+    from peergrad.engines.local.graphs import decode, stacked
+
+    if DEVICE == "cuda":
+        pytest.skip("the tiny model's parts are for a CPU")
+    decoder, adapter = engine(kind).decoder, None
+    if rank:
+        lora = Lora(decoder, LoraRules(rank=rank), 0)
+        with torch.no_grad():
+            for name, weight in lora.weights.items():
+                if "lora_B" in name:
+                    weight.normal_(std=0.1, generator=torch.Generator().manual_seed(1))
+        adapter = lora.snapshot()
+    plain, fused, again = (State(decoder, ROWS, 64, 16) for _ in range(3))
+    for state in (plain, fused, again):
+        state.pool.kv.copy_(random(*state.pool.kv.shape))
+        state.ids.copy_(torch.arange(ROWS) + 7)
+        state.at.copy_(torch.tensor([3, 0, 20, 33, 7]))
+        state.uniforms.copy_(torch.linspace(0.1, 0.9, 16).expand(ROWS, -1))
+    plain._step(ROWS, 64, adapter)
+    decode(decoder, fused, ROWS, adapter and stacked(decoder, adapter), (decoder.cos, decoder.sin))
+    assert torch.equal(plain.ids, fused.ids)
+    assert_same([plain.logprobs, plain.pool.kv], [fused.logprobs, fused.pool.kv])
+    again._step(ROWS, 64, adapter)  # the base model's matrices lie elsewhere now, and are as they were
+    assert_same([plain.logprobs, plain.pool.kv], [again.logprobs, again.pool.kv])
+
+
+def test_an_adapter_is_exchanged_while_another_thread_goes_back():
+    from peergrad.engines.local.decoder import _Product
+    from peergrad.engines.local.graphs import _Stacked
+
+    weights, down, up = {"o": random(8, 6)}, random(2, 6), random(8, 2)
+    added = _Stacked.on(weights, "o", None, down, up)
+    x, pair = random(5, 6).requires_grad_(), (down.clone().requires_grad_(), up.clone().requires_grad_())
+    y = _Product.apply(x, weights["o"], None, *pair)
+    added.take(down * 2, up * 2)
+    (back,) = torch.autograd.grad(y.sum(), x)
+    assert_same([back], [(weights["o"] + up @ down).sum(0).expand(5, -1)])
+    assert_same([added(x.detach())], [x.detach() @ (weights["o"] + 4 * up @ down).T])
+
+
+def test_graphs_are_captured_anew_when_the_matrices_they_read_move():
+    from peergrad.engines.local.graphs import Graphs
+
+    decoder = engine("llama").decoder
+    graphs = Graphs(decoder, State(decoder, ROWS, 64, 16))
+    captured = {(ROWS, False): "reads the matrices where they are", (ROWS, True): "and an adapter"}
+    for rank, stays in ((4, False), (4, True), (8, False)):
+        lora, base = Lora(decoder, LoraRules(rank=rank), 0), decoder.layers[0].weights["o"].clone()
+        graphs._graphs = dict(captured)
+        graphs.use(lora.snapshot())
+        assert bool(graphs._graphs) == stays
+        assert torch.equal(decoder.layers[0].weights["o"], base)
+        graphs.use(None)
+        assert bool(graphs._graphs) == stays

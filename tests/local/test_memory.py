@@ -37,11 +37,11 @@ def limited(monkeypatch, where, name, full, fits):
     """Have calls of a function run out of memory, unless their arguments fit; returns those of every call."""
     real, calls = getattr(where, name), []
 
-    def called(*args):
+    def called(*args, **more):
         calls.append(args)
         if not fits(*args):
             full()
-        return real(*args)
+        return real(*args, **more)
 
     monkeypatch.setattr(where, name, called)
     return calls
@@ -165,7 +165,7 @@ def test_who_joined_is_not_lost(monkeypatch, plenty):
 
 def fits_alone(monkeypatch, local):
     """Training runs out of memory as long as sampling has any."""
-    limited(monkeypatch, backward, "_micro_batch", gpu_is_full, lambda *_: local.generator.room.state is None)
+    limited(monkeypatch, backward._Batch, "_micro_batch", gpu_is_full, lambda *_: local.generator.room.state is None)
 
 
 def test_training_takes_the_memory_of_sampling(monkeypatch, plenty):

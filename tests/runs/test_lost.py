@@ -307,6 +307,14 @@ def headers(path):
             archive.writestr(name, content)
 
 
+def packed_otherwise(path):
+    """Members of a kind of which more is unpacked than they say."""
+    found = members(path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
+        for name, content in found.items():
+            archive.writestr(name, content)
+
+
 DAMAGES = {
     "nothing": lambda path: path.write_bytes(b""),
     "text": lambda path: path.write_text("I am no archive"),
@@ -323,6 +331,7 @@ DAMAGES = {
     "short": lambda path: rewritten(path, mask_T=np.zeros(4, np.float32)),
     "long": lambda path: rewritten(path, **{name: np.zeros(6, np.int32) for name in ("inputs_T", "targets_T")}),
     "header": headers,
+    "packed": packed_otherwise,
     "deep": lambda path: rewritten(path, about=np.array("[" * 100_000)),
     "no object": lambda path: rewritten(path, about=np.array("7")),
     "negative": lambda path: about(path, tokens=-1),

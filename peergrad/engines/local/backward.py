@@ -24,13 +24,11 @@ from peergrad.engines.local import ops
 from peergrad.engines.local.forward import Forward
 from peergrad.engines.local.lora import Lora
 from peergrad.engines.local.losses import token_losses
-from peergrad.engines.local.memory import FULL, ran_out
+from peergrad.engines.local.memory import FULL, ran_out, to_device
 from peergrad.engines.local.packed import Unpad, packed_attention
 from peergrad.engines.local.prefix_tree import Node, micro_batches, prefix_trees
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import Bounds, LossName
-
-_CHUNK = 2048
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,10 +76,9 @@ def gradient(
 class _Batch:
     """What has been added up so far."""
 
-    def __init__(
-        self, decoder: Forward, lora: Lora, data: Sequence[Datum], loss: LossName, bounds: Bounds | None
-    ) -> None:
-        self._decoder, self._lora, self._data, self._loss, self._bounds = decoder, lora, data, loss, bounds
+    def __init__(self, decoder: Forward, lora: Lora, data: Sequence[Datum], loss: LossName, bounds: Bounds | None) -> None:
+        self._decoder, self._lora, self._data, self._bounds = decoder, lora, data, bounds
+        self._loss: LossName = loss
         self._adapter = lora.trainable()
         self._weights = [matrix for layer in self._adapter for pair in layer.values() for matrix in pair]
         self.sums = [torch.zeros_like(weight, dtype=torch.float32) for weight in self._weights]
@@ -93,41 +90,45 @@ class _Batch:
         waiting = list(batches)
         done: list[tuple[list[Node], Tensor]] = []
         while waiting:
-            trees = waiting.pop(0)
+            trees, made, halves = waiting.pop(0), None, None
             try:
                 made = self._micro_batch(trees, kernels=not again)
             except FULL as error:
                 halves = _halves(trees)
                 if halves is None or not ran_out(error):
                     raise
-                made = None
             if made is None:  # only here has the exception let go of the tensors it held
                 if self._decoder.device.type == "cuda":
                     torch.cuda.empty_cache()
-                waiting[:0] = halves
+                waiting[:0] = halves or ()
                 continue
             grads, checks = made
-            if not again:
-                finite = checks.isfinite().all()
-                grads = [torch.where(finite, grad, 0.0) for grad in grads]
-            torch._foreach_add_(self.sums, grads)
+            counts = checks.isfinite().all() | again
+            for sum_, grad in zip(self.sums, grads, strict=True):
+                sum_ += torch.where(counts, grad, 0.0)
             done.append((trees, checks))
+        if not done:
+            return []
         bad: list[list[Node]] = []
         for (trees, _), checks in zip(done, torch.stack([checks for _, checks in done]).tolist(), strict=True):
-            finite = np.isfinite(checks)
-            self.loss += checks[0] if again or finite.all() else 0.0
-            if not finite.all():
+            why = self._why(np.isfinite(checks))
+            self.loss += checks[0] if again or not why else 0.0
+            if why:
+                self.why = why
                 bad.append(trees)
-                self.why = "the loss is not finite"
-                if finite[0]:  # the gradient comes from the last layer and goes to the first
-                    last = int(np.flatnonzero(~finite[1:])[-1])
-                    self.why = f"the gradient is not finite, first in {self._lora.name_of(last)}"
         return bad
+
+    def _why(self, finite: npt.NDArray[np.bool_]) -> str:
+        """What was not finite, by whether the loss and each matrix was; the gradient begins with the last."""
+        if not finite[0]:
+            return "the loss is not finite"
+        spoiled = np.flatnonzero(~finite[1:])
+        return f"the gradient is not finite, first in {self._lora.name_of(int(spoiled[-1]))}" if len(spoiled) else ""
 
     def logprobs(self) -> list[np.ndarray]:
         """Of each datum, what its sampled tokens are worth to the policy; of those computed twice, the second time."""
         made = [np.zeros(len(datum), np.float32) for datum in self._data]
-        values = torch.cat([tensor for _, _, tensor in self._found]).cpu().numpy()
+        values = torch.cat([tensor for _, _, tensor in self._found]).cpu().numpy() if self._found else np.zeros(0)
         for spans, sampled_T, tensor in self._found:
             everywhere = np.zeros(len(sampled_T), np.float32)
             everywhere[sampled_T], values = values[: len(tensor)], values[len(tensor) :]
@@ -143,10 +144,10 @@ class _Batch:
 
         def packed(name: str, kind: Any) -> Tensor:
             arrays = [getattr(data[sequence], name)[start:end] for sequence, start, end in spans]
-            return _to(device, np.concatenate(arrays).astype(kind, copy=False))
+            return to_device(np.concatenate(arrays).astype(kind, copy=False), device)
 
         sampled_T = np.concatenate([data[sequence].mask_T[start:end] for sequence, start, end in spans]) > 0
-        where = _to(device, np.flatnonzero(sampled_T))
+        where = to_device(np.flatnonzero(sampled_T), device)
         targets, old, advantages, temperatures = (
             packed(name, kind)[where]
             for name, kind in (
@@ -157,15 +158,15 @@ class _Batch:
             )
         )
         temperatures = temperatures.clamp(min=1e-6)  # as the sampler does
-        positions = _to(device, np.concatenate([np.arange(start, end) for _, start, end in spans]))
-        attend = packed_attention(trees, decoder.shape, device, kernels=kernels)
+        positions = to_device(np.concatenate([np.arange(start, end) for _, start, end in spans]), device)
+        attend = packed_attention(trees, decoder, kernels=kernels)
         hidden = Unpad.apply(decoder.hidden(packed("inputs_T", np.int64), positions, attend, self._adapter), where)
         back = torch.empty_like(hidden)
         logprobs = torch.empty_like(old)
         value = torch.zeros((), device=device)
         scoring = _scoring(device)
-        for start in range(0, len(where), _CHUNK):
-            chunk = slice(start, start + _CHUNK)
+        for start in range(0, len(where), ops.SCORED_AT_ONCE):
+            chunk = slice(start, start + ops.SCORED_AT_ONCE)
             with torch.no_grad():
                 scores = decoder.logits(hidden[chunk])
                 logprobs[chunk], levels = scoring.logprobs(scores, targets[chunk], temperatures[chunk])
@@ -178,9 +179,9 @@ class _Batch:
                 value += sum_.detach()
         # A matrix that no token came by, an expert's perhaps, has no gradient; here that is zero.
         grads = torch.autograd.grad(hidden, self._weights, back, allow_unused=True, materialize_grads=True)
-        largest = torch._foreach_norm(grads, float("inf"))
+        largest = [torch.linalg.vector_norm(grad, torch.inf, dtype=torch.float32) for grad in grads]
         self._found.append((spans, sampled_T, logprobs.detach()))
-        return grads, torch.stack([value, *(one.float() for one in largest)])
+        return grads, torch.stack([value, *largest])
 
 
 _Span = tuple[int, int, int]  # a sequence, and from which to which of its tokens
@@ -195,15 +196,9 @@ def _halves(trees: list[Node]) -> list[list[Node]] | None:
     return parts and [[part] for part in parts]
 
 
-def _to(device: torch.device, array: npt.NDArray[Any]) -> Tensor:
-    """An array on the device. From pinned memory, or the host would wait for all that the device has still to do."""
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
-
-
 def _scoring(device: torch.device) -> Any:
     if device.type == "cuda":
-        from peergrad.engines.local import kernels
+        from peergrad.engines.local import vocabulary_kernels
 
-        return kernels
+        return vocabulary_kernels
     return ops

@@ -7,6 +7,7 @@ heads, S positions, d head size; the axis of 2 is key and value.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -61,17 +62,19 @@ class Pool:
 
         return attend
 
-    def attend_prompt(self, rows: Tensor, positions: Tensor) -> Attend:
-        """``attend`` by a kernel that reads each row in place, for consecutive positions on a GPU."""
+    def attend_prompts(self, rows: Tensor, positions: Tensor, lengths: Sequence[int]) -> Attend:
+        """``attend`` by a kernel that reads rows in place, on a GPU, with the new tokens of several packed end to end."""
         from peergrad.engines.local import kernels
 
-        write = (rows[:, None], slice(None), positions)
-        starts = positions[:, 0].contiguous()
+        device = rows.device
+        row_of = rows.repeat_interleave(torch.tensor(lengths, device=device), output_size=sum(lengths))
+        write = (row_of, slice(None), positions)
+        tiles = torch.tensor(kernels.prompt_tiles(lengths), dtype=torch.int32).to(device)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = self.kv[layer]
             keys[write], values[write] = k, v
-            return kernels.attend_prompt(q.contiguous(), keys, values, rows, starts)
+            return kernels.attend_prompts(q.contiguous(), keys, values, row_of, positions, tiles)
 
         return attend
 

@@ -80,6 +80,7 @@ class Chat:
         # A vocabulary of whole pieces has special tokens among them and finds them in text; they are spelled out instead.
         letters = {id: map(self._plain.token_to_id, name) for name, id in markup.items() if id != tokenizer.unk_token_id}
         self._spelled = {id: [letter for letter in spelling if letter is not None] for id, spelling in letters.items()}
+        self._odd = self._mark_ids | self._spelled.keys()
         self._pieces = _pieces(tokenizer)
         self._render(({"role": "system", "content": "."}, {"role": "user", "content": "."}), True)
         exchange = ({"role": "user", "content": "."}, {"role": "assistant", "content": _HOLE.format(1)})
@@ -155,9 +156,13 @@ class Chat:
         # Half a surrogate pair is no text a tokenizer could take.
         clean = (start + "".join(texts)).encode("utf-8", "replace").decode("utf-8")
         ids = self._plain.encode(clean, add_special_tokens=False).ids[before is not None :]
-        back = iter(marked)
-        whole = ([next(back)] if id in self._mark_ids else self._spelled.get(id, [id]) for id in ids)
-        return [id for ids in whole for id in ids]
+        back, whole, last = iter(marked), list[int](), 0
+        for place in [place for place, id in enumerate(ids) if id in self._odd]:
+            id = ids[place]
+            whole += ids[last:place]
+            whole += [next(back)] if id in self._mark_ids else self._spelled[id]
+            last = place + 1
+        return whole + ids[last:]
 
     def _encode_plain(self, text: str) -> list[int]:
         """The tokens of words that go on from others."""

@@ -40,7 +40,7 @@ _ROTATIONS = ("default", "linear", "llama3", "yarn")
 class Layer:
     """The weights of one layer; biases and per-head norms only where the architecture has them."""
 
-    weights: Mapping[str, Tensor]
+    weights: dict[str, Tensor]
     bias: Tensor | None
     before_attention: Tensor
     before_mlp: Tensor
@@ -202,11 +202,9 @@ def _times(x: Tensor, layer: Layer, name: str, lora: Mapping[str, Any], bias: Te
     packed, added = layer.packed.get(name), lora.get(name)
     if isinstance(added, Packed):
         return added(x, bias)
-    return product(x, layer.weights[name], bias, added) if packed is None else _add(packed(x, bias), x, added)
-
-
-def product(x: Tensor, weight: Tensor, bias: Tensor | None, added: tuple[Tensor, Tensor] | None) -> Tensor:
-    """x · weightᵀ + bias, and what an adapter adds to it."""
+    if packed is not None:
+        return _add(packed(x, bias), x, added)
+    weight = layer.weights[name]
     return F.linear(x, weight, bias) if added is None else _Product.apply(x, weight, bias, *added)
 
 

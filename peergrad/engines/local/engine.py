@@ -33,7 +33,7 @@ from peergrad.engines.local.sampler import LocalSampler
 from peergrad.engines.local.sizes import Wishes, sizes
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import Bounds, LossName, optim_metrics
-from peergrad.learn.trainer import RETRIED, Fault, StepStats
+from peergrad.learn.trainer import NOT_FINITE, RETRIED, Fault, StepStats
 
 BASE = 0
 
@@ -67,17 +67,18 @@ class Local:
         max_rows: int | None = None,
         train_tokens: int | None = None,
         max_grad_norm: float = 1.0,
+        policies: int = 1,
         share: float = 1.0,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Of ``kv_gb``, ``max_rows`` and ``train_tokens`` what is not set is found by the memory there is (see ``sizes``).
 
-        ``share`` of that is this engine's; ``train_tokens`` 0 leaves none for training. ``say`` is told what was found, and
-        when memory runs out.
+        ``share`` of that is this engine's, and ``policies`` will learn ``beside`` each other; ``train_tokens`` 0: none will.
+        ``say`` is told what was found, and when memory runs out.
         """
         lora = lora or LoraRules()
         self.decoder, self.chat, self.seed = decoder, chat, seed
-        self.sizes = sizes(decoder, lora.rank, Wishes(kv_gb, max_rows, train_tokens), share, say)
+        self.sizes = sizes(decoder, lora.rank, Wishes(kv_gb, max_rows, train_tokens, policies), share, say)
         self.generator = Generator(
             decoder,
             kv_bytes=self.sizes.kv_bytes,
@@ -168,8 +169,8 @@ class Local:
                 for column in (made.logprobs, [datum.logprobs_T for datum in data], [datum.mask_T for datum in data])
             )
             metrics = optim_metrics(new, old, mask) | ({RETRIED: float(made.retried)} if made.retried else {})
-            if made.why:
-                faults = (Fault(made.why, tuple(data[index] for index in made.bad)),)
+            if made.why or not math.isfinite(made.loss):
+                faults = (Fault(made.why or NOT_FINITE, tuple(data[index] for index in made.bad)),)
                 return StepStats(made.loss, length(made.by_name), skipped=True, metrics=metrics, faults=faults)
             norm = self._apply(made.by_name, AdamRules(lr=lr, max_norm=self._max_grad_norm))
             return StepStats(made.loss, norm, skipped=not math.isfinite(norm), metrics=metrics)
@@ -212,9 +213,8 @@ class Local:
         if not math.isfinite(norm):
             return norm
         scale = min(1.0, rules.max_norm / norm) if norm else 1.0
-        scaled = torch._foreach_mul([by_name[name] for name in self._lora.weights], scale)
-        for weight, grad in zip(self._lora.weights.values(), scaled, strict=True):
-            weight.grad = grad
+        for name, weight in self._lora.weights.items():
+            weight.grad = by_name[name].mul(scale)
         self._adam.param_groups[0].update(
             lr=rules.lr, betas=(rules.beta1, rules.beta2), eps=rules.eps, weight_decay=rules.weight_decay
         )
@@ -287,4 +287,4 @@ class Local:
 
 def length(by_name: Mapping[str, Tensor]) -> float:
     """The Euclidean norm of a gradient."""
-    return float(torch.stack(torch._foreach_norm(list(by_name.values()))).double().norm())
+    return float(torch.stack([torch.linalg.vector_norm(grad) for grad in by_name.values()]).double().norm())

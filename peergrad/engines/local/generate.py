@@ -23,7 +23,7 @@ from peergrad.engines.local.decoder import Decoder
 from peergrad.engines.local.forward import Adapter, Forward
 from peergrad.engines.local.memory import FULL, ran_out
 from peergrad.engines.local.room import Room
-from peergrad.engines.local.state import State, draw
+from peergrad.engines.local.state import State
 
 # A GPU draws several tokens before the host looks, and goes on while it looks. What a row draws after its end is
 # thrown away.
@@ -92,14 +92,14 @@ class Generator:
         *,
         kv_bytes: int,
         max_rows: int,
-        prefill_tokens: int | None = None,
+        prefill_tokens: int,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.decoder = decoder
         self._cuda = decoder.device.type == "cuda"
         self._ahead = _AHEAD if self._cuda else 1
         self._kernels = self._cuda and isinstance(decoder, Decoder)
-        self._prefill_tokens = prefill_tokens or (16384 if self._kernels else 4096 if self._cuda else 1)
+        self._prefill_tokens = prefill_tokens
         self.room = Room(decoder, kv_bytes, max_rows, self._ahead, say)
         self._in_use: tuple[Adapter, Any] | None = None
         self._spoiled = False  # a row has had a number that is not finite
@@ -216,7 +216,7 @@ class Generator:
         """
         batch: list[tuple[Job, int]] = []
         computing: set[tuple[int, bytes]] = set()
-        longest = at = 0
+        total = longest = at = 0
         while at < len(waiting) and len(active) < state.rows:
             job = waiting[at]
             held, common = self.room.shelf.longest(weights, job.prompt_T)
@@ -225,8 +225,9 @@ class Generator:
             if start in computing and len(job.prompt_T) >= common + 64:
                 at += 1
                 continue
-            longest = max(longest, len(job.prompt_T) - common)
-            if batch and longest * (len(batch) + 1) > self._prefill_tokens:
+            new = len(job.prompt_T) - common
+            total, longest = total + new, max(longest, new)
+            if batch and (total if self._kernels else longest * (len(batch) + 1)) > self._prefill_tokens:
                 break
             computing.add(start)
             job.held = Held(weights, job.prompt_T, row=len(active))
@@ -257,6 +258,31 @@ class Generator:
     ) -> list[tuple[int, float]]:
         """All of them in one forward pass."""
         decoder, device = self.decoder, self.decoder.device
+        rows = torch.tensor([job.row for job, _ in batch], device=device)
+        last = (self._packed if self._kernels else self._padded)(batch, state, rows, adapter)
+        temperatures = torch.tensor([job.temperature for job, _ in batch], device=device)
+        uniforms = torch.from_numpy(np.array([job.uniforms_T[0] for job, _ in batch], np.float32)).to(device)
+        drawn, logprobs = state.draw(decoder.logits(last), temperatures, uniforms)
+        state.seat([job for job, _ in batch], rows, drawn)
+        for job, _ in batch:
+            assert job.held is not None
+            self.room.shelf.add(job.held)
+        self.prefilled += sum(len(job.prompt_T) - common for job, common in batch)
+        return list(zip(drawn.tolist(), logprobs.tolist(), strict=True))
+
+    def _packed(self, batch: list[tuple[Job, int]], state: State, rows: Tensor, adapter: Adapter | None) -> Tensor:
+        """The last hidden state of each prompt, all of them packed end to end."""
+        device = self.decoder.device
+        new = np.array([len(job.prompt_T) - common for job, common in batch])
+        ids = np.concatenate([job.prompt_T[common:] for job, common in batch]).astype(np.int64)
+        positions = torch.from_numpy(np.concatenate([np.arange(c, len(job.prompt_T)) for job, c in batch])).to(device)
+        attend = state.pool.attend_prompts(rows, positions, new.tolist())
+        hidden = self.decoder.hidden(torch.from_numpy(ids).to(device), positions, attend, adapter)
+        return hidden[torch.from_numpy(new.cumsum() - 1).to(device)]
+
+    def _padded(self, batch: list[tuple[Job, int]], state: State, rows: Tensor, adapter: Adapter | None) -> Tensor:
+        """The same, all of them padded to the longest."""
+        device = self.decoder.device
         new = [len(job.prompt_T) - common for job, common in batch]
         ids = np.zeros((len(batch), max(new)), np.int64)
         for line, (job, common) in zip(ids, batch, strict=True):
@@ -264,23 +290,10 @@ class Generator:
         # Padding on the right writes beyond a row's end, where nobody looks before it is overwritten.
         starts = torch.tensor([common for _, common in batch])
         positions = (starts[:, None] + torch.arange(max(new))).clamp(max=state.positions - 1).to(device)
-        rows = torch.tensor([job.row for job, _ in batch], device=device)
-        if self._kernels:
-            attend = state.pool.attend_prompt(rows, positions)
-        else:
-            seen = max(common + max(new) for _, common in batch)
-            attend = state.pool.attend(rows, positions, min(seen, state.positions))
-        hidden = decoder.hidden(torch.from_numpy(ids).to(device), positions, attend, adapter)
-        last = hidden[torch.arange(len(batch)), torch.tensor(new) - 1]
-        temperatures = torch.tensor([job.temperature for job, _ in batch], device=device)
-        uniforms = torch.from_numpy(np.array([job.uniforms_T[0] for job, _ in batch], np.float32)).to(device)
-        drawn, logprobs = draw(decoder.logits(last), temperatures, uniforms)
-        state.seat([job for job, _ in batch], rows, drawn)
-        for job, _ in batch:
-            assert job.held is not None
-            self.room.shelf.add(job.held)
-        self.prefilled += sum(new)
-        return list(zip(drawn.tolist(), logprobs.tolist(), strict=True))
+        seen = max(common + max(new) for _, common in batch)
+        attend = state.pool.attend(rows, positions, min(seen, state.positions))
+        hidden = self.decoder.hidden(torch.from_numpy(ids).to(device), positions, attend, adapter)
+        return hidden[torch.arange(len(batch)), torch.tensor(new) - 1]
 
     def _draw(self, active: list[Job], state: State, adapter: Adapter | None) -> _Drawn:
         """Start drawing the next tokens of all rows."""

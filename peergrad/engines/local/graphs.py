@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from peergrad.engines.local import kernels
-from peergrad.engines.local.decoder import Decoder, product
+from peergrad.engines.local import kernels, vocabulary_kernels
+from peergrad.engines.local.decoder import Decoder, Layer
 from peergrad.engines.local.forward import Adapter
+from peergrad.engines.local.sizes import Card, Costs
 
 if TYPE_CHECKING:
     from peergrad.engines.local.state import State
@@ -19,26 +22,64 @@ if TYPE_CHECKING:
 _ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048)
 
 
+@dataclass(frozen=True, eq=False)
+class _Stacked:
+    """A matrix with an adapter's below it, so that one product is both: x · weightᵀ, and behind it x · downᵀ.
+
+    With few rows a product takes as long as starting it. The base model's own matrix becomes a part of this one.
+    """
+
+    both: Tensor  # (outputs + inner, inputs)
+    bias: Tensor | None  # with zeros for the adapter's part
+    up: Tensor  # (outputs, inner)
+
+    @staticmethod
+    def on(weights: dict[str, Tensor], name: str, bias: Tensor | None, down: Tensor, up: Tensor) -> _Stacked:
+        both = torch.cat((weights[name], down))
+        # ``data``: writing the adapter's part is no change of the weights, which a gradient under way would refuse.
+        weights[name] = both.data[: len(up)]
+        return _Stacked(both, bias if bias is None else F.pad(bias, (0, len(down))), up.clone())
+
+    def fits(self, down: Tensor, up: Tensor) -> bool:
+        return up.shape == self.up.shape and len(self.both) == len(up) + len(down)
+
+    def take(self, down: Tensor, up: Tensor) -> None:
+        self.both[len(up) :] = down
+        self.up.copy_(up)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y, inner = F.linear(x, self.both, self.bias).split((len(self.up), len(self.both) - len(self.up)), -1)
+        return y.addmm_(inner, self.up.T)
+
+
+_Added = list[dict[str, _Stacked]]
+_Rotations = tuple[Tensor, Tensor]  # cosines and sines
+
+
 class Graphs:
     """The graphs for one state. They read the adapter from buffers, so new weights are copied in, not captured again."""
 
     def __init__(self, decoder: Decoder, state: State) -> None:
         self._decoder, self._state = decoder, state
+        self._stream: torch.cuda.Stream | None = None
+        self._forget()
+
+    def _forget(self) -> None:
         self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
-        self._buffers: Adapter | None = None
+        self._added: _Added = []
         self._memory = None
-        self._read: list[tuple[Tensor, Tensor]] = []
+        self._read: list[_Rotations] = []  # a graph knows addresses: what is there must stay
 
     def use(self, adapter: Adapter | None) -> None:
         """Draw with this adapter from now on."""
         if adapter is None:
             return
-        if self._buffers is None:
-            self._buffers = [{n: (down.clone(), up.clone()) for n, (down, up) in layer.items()} for layer in adapter]
-        for buffers, layer in zip(self._buffers, adapter, strict=True):
+        if not _fits(self._added, adapter):
+            self._forget()  # also those without an adapter: the base model's matrices move
+            self._added = stacked(self._decoder, adapter)
+        for buffers, layer in zip(self._added, adapter, strict=True):
             for name, pair in layer.items():
-                for buffer, value in zip(buffers[name], pair, strict=True):
-                    buffer.copy_(value)
+                buffers[name].take(*pair)
 
     def step(self, rows: int, adapted: bool) -> None:
         """Draw the next token of the first ``rows`` rows."""
@@ -47,45 +88,72 @@ class Graphs:
         graph.replay()
 
     def _capture(self, rows: int, adapted: bool) -> torch.cuda.CUDAGraph:
-        state = self._state
+        state, decoder = self._state, self._decoder
+        if Card.of(decoder.device).free < rows * Costs.drawn_row(decoder.shape):
+            torch.cuda.empty_cache()  # while it captures, PyTorch does not take back what it keeps for others
         held = [tensor.clone() for tensor in state.moving]
-        adapter = self._buffers if adapted else None
-        stream = torch.cuda.Stream()
+        adapter, rotations = self._added if adapted else None, (decoder.cos, decoder.sin)
+        stream = self._stream = self._stream or torch.cuda.Stream()
+        graph = torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(2):  # kernels are compiled and libraries set up before anything is captured
-                decode(self._decoder, state, rows, adapter)
+            decode(decoder, state, rows, adapter, rotations)  # kernels are compiled and libraries set up before
+            # Not by ``torch.cuda.graph``, which gives all unused memory back first: training would have to ask for it again.
+            # Only this thread is captured: another may be training.
+            graph.capture_begin(*([self._memory] if self._memory else []), capture_error_mode="thread_local")
+            try:
+                decode(decoder, state, rows, adapter, rotations)
+            finally:
+                graph.capture_end()
         torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        # Only this thread is captured: another may be training.
-        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
-            decode(self._decoder, state, rows, adapter)
         self._memory = self._memory or graph.pool()
         for tensor, value in zip(state.moving, held, strict=True):
             tensor.copy_(value)
         self._graphs[rows, adapted] = graph
-        self._read.append((self._decoder.cos, self._decoder.sin))  # a graph knows addresses: they must stay
+        self._read.append(rotations)
         return graph
 
 
-def decode(decoder: Decoder, state: State, rows: int, adapter: Adapter | None) -> None:
+def stacked(decoder: Decoder, adapter: Adapter) -> _Added:
+    """Room for adapters of this one's shape below the matrices they add to."""
+    return [
+        {
+            name: _Stacked.on(layer.weights, name, layer.bias if name == "qkv" else None, *pair)
+            for name, pair in added.items()
+        }
+        for layer, added in zip(decoder.layers, adapter, strict=True)
+    ]
+
+
+def _fits(added: _Added, adapter: Adapter) -> bool:
+    return [*map(set, added)] == [*map(set, adapter)] and all(
+        buffers[name].fits(*pair) for buffers, layer in zip(added, adapter, strict=True) for name, pair in layer.items()
+    )
+
+
+def decode(decoder: Decoder, state: State, rows: int, adapter: _Added | None, rotations: _Rotations) -> None:
     """``State.step`` with fused kernels: the same arithmetic as ``Decoder.hidden`` for one token a row."""
     shape = decoder.shape
     at = state.at[:rows]
     x: Tensor = F.embedding(state.ids[:rows], decoder.embedding)
     added: Tensor | None = None
     for index, layer in enumerate(decoder.layers):
-        lora = adapter[index] if adapter else {}
+        more = adapter[index] if adapter else {}
         x, y = kernels.add_norm(x, added, layer.before_attention, decoder.eps)
-        qkv = product(y, layer.weights["qkv"], layer.bias, lora.get("qkv")).view(rows, -1, shape.head_size)
+        qkv = _times(y, layer, "qkv", more).unflatten(-1, (-1, shape.head_size))
         keys, values = state.pool.kv[index]
         norms = None if layer.query_norm is None or layer.key_norm is None else (layer.query_norm, layer.key_norm)
-        q = kernels.rotate_and_store(qkv, decoder.cos, decoder.sin, at, keys, values, norms, decoder.eps)
-        added = product(kernels.attend(q, keys, values, at), layer.weights["o"], None, lora.get("o"))
+        q = kernels.rotate_and_store(qkv, *rotations, at, keys, values, norms, decoder.eps)
+        added = _times(kernels.attend(q, keys, values, at), layer, "o", more)
         x, y = kernels.add_norm(x, added, layer.before_mlp, decoder.eps)
-        gate_up = product(y, layer.weights["gate_up"], None, lora.get("gate_up"))
-        added = product(kernels.swiglu(gate_up), layer.weights["down"], None, lora.get("down"))
+        added = _times(kernels.swiglu(_times(y, layer, "gate_up", more)), layer, "down", more)
     _, y = kernels.add_norm(x, added, decoder.last_norm, decoder.eps)
     uniforms = state.uniforms[:rows].gather(1, state.drawn[:rows, None])[:, 0]
-    ids, logprobs = kernels.draw(decoder.logits(y), state.temperatures[:rows], uniforms)
+    ids, logprobs = vocabulary_kernels.draw(decoder.logits(y), state.temperatures[:rows], uniforms)
     state.took(rows, ids, logprobs)
+
+
+def _times(x: Tensor, layer: Layer, name: str, more: Mapping[str, _Stacked]) -> Tensor:
+    if name in more:
+        return more[name](x)
+    return F.linear(x, layer.weights[name], layer.bias if name == "qkv" else None)

@@ -1,18 +1,23 @@
-"""Triton kernels for a GPU: what lies between matrix products, attention to the cache, and drawing tokens.
+"""Triton kernels for a GPU: what lies between matrix products, and attention to the cache.
 
 Many small steps would cost more than their arithmetic.
-Each computes in float32 and keeps the model's precision in memory. Shapes as in ``decoder``: b rows, n query heads,
-m key/value heads, d head size, S positions.
+Each computes in float32 and keeps the model's precision in memory. Rows may lie further apart than they are long where
+something is read that comes out of a matrix product. Shapes as in ``decoder``: b rows, n query heads, m key/value heads,
+d head size, S positions.
 """
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-VOCABULARY_CHUNK = 4096
+_PROMPT_TILE = 128
 
 
 def add_norm(x: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -37,7 +42,7 @@ class _AddNorm(torch.autograd.Function):
         total, normed = torch.empty_like(x, dtype=torch.float32), torch.empty_like(x, dtype=weight.dtype)
         given = x if added is None else added
         _add_norm[(x.numel() // width,)](
-            x, given, weight, total, normed, width, eps, added is not None, triton.next_power_of_2(width)
+            x, given, weight, total, normed, width, given.stride(-2), eps, added is not None, triton.next_power_of_2(width)
         )
         ctx.save_for_backward(total, weight)
         ctx.eps, ctx.added = eps, added is not None
@@ -65,7 +70,8 @@ class _Rotate(torch.autograd.Function):
         heads = total - 2 * kv_heads
         q, k, v = (qkv.new_empty(*outer, count, size) for count in (heads, kv_heads, kv_heads))
         positions = positions.contiguous()
-        _rotate[(positions.numel(), total)](qkv.contiguous(), cos, sin, positions, q, k, v, heads, kv_heads, size, False)
+        block = triton.next_power_of_2(total)
+        _rotate[(positions.numel(),)](qkv.contiguous(), cos, sin, positions, q, k, v, heads, kv_heads, size, block, False)
         ctx.save_for_backward(cos, sin, positions)
         return q, k, v
 
@@ -74,8 +80,9 @@ class _Rotate(torch.autograd.Function):
         cos, sin, positions = ctx.saved_tensors
         q, k, v = (grad.contiguous() for grad in grads)
         heads, kv_heads, size = q.shape[-2], k.shape[-2], q.shape[-1]
-        back = q.new_empty(*q.shape[:-2], heads + 2 * kv_heads, size)
-        _rotate[(positions.numel(), heads + 2 * kv_heads)](back, cos, sin, positions, q, k, v, heads, kv_heads, size, True)
+        total = heads + 2 * kv_heads
+        back, block = q.new_empty(*q.shape[:-2], total, size), triton.next_power_of_2(total)
+        _rotate[(positions.numel(),)](back, cos, sin, positions, q, k, v, heads, kv_heads, size, block, True)
         return back, None, None, None, None
 
 
@@ -84,7 +91,7 @@ class _Swiglu(torch.autograd.Function):
     def forward(ctx, gate_up):
         width = gate_up.shape[-1] // 2
         out = gate_up.new_empty(*gate_up.shape[:-1], width)
-        _swiglu[(out.numel() // width, triton.cdiv(width, 1024))](gate_up, out, width, 1024)
+        _swiglu[(out.numel() // width, triton.cdiv(width, 1024))](gate_up, out, width, gate_up.stride(-2), 1024)
         ctx.save_for_backward(gate_up)
         return out
 
@@ -116,22 +123,12 @@ def rotate_and_store(
     query_norm, key_norm = norms or (cos, cos)
     _rotate_and_store[(rows, total)](
         qkv, cos, sin, at, keys, values, q, query_norm, key_norm, eps,
-        keys.stride(0), keys.stride(1), heads, kv_heads, size, norms is not None,
+        qkv.stride(0), keys.stride(0), keys.stride(1), heads, kv_heads, size, norms is not None,
     )  # fmt: skip
     return q
 
 
-def attend(
-    q: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    at: Tensor,
-    *,
-    block: int = 64,
-    warps: int = 4,
-    stages: int = 2,
-    splits: int | None = None,
-) -> Tensor:
+def attend(q: Tensor, keys: Tensor, values: Tensor, at: Tensor, splits: int | None = None) -> Tensor:
     """Attention of one query a row to positions 0 … at of its own row: (b, n, d) → (b, n·d).
 
     Each row reads only what it holds. With few rows, positions are split among several programs and put together after.
@@ -140,79 +137,62 @@ def attend(
     kv_heads, positions = keys.shape[1], keys.shape[2]
     group = heads // kv_heads
     splits = splits or max(1, min(8, 128 // (rows * kv_heads), positions // 128))
+    # A program that has a processor to itself is quicker with more on its way; many hide each other's waiting.
+    alone = rows * kv_heads * splits <= 256 and on_chip(q.device) >= 6 * 128 * size * q.element_size() + 2**14
     out = q.new_empty(rows, heads, size)
     part = q.new_empty(rows, heads, splits, size, dtype=torch.float32) if splits > 1 else out
     lse = q.new_empty(rows, heads, splits, dtype=torch.float32)
     _attend[(rows, kv_heads, splits)](
         q, keys, values, at, part, lse, size**-0.5,
-        keys.stride(0), keys.stride(1), heads, group, splits, size, triton.next_power_of_2(max(group, 16)), block,
-        num_warps=warps, num_stages=stages,
+        keys.stride(0), keys.stride(1), heads, group, splits, size, triton.next_power_of_2(max(group, 16)),
+        128 if alone else 64, num_warps=4, num_stages=3 if alone else 2,
     )  # fmt: skip
     if splits > 1:
         _merge[(rows, heads)](part, lse, out, splits, size, triton.next_power_of_2(splits))
     return out.view(rows, heads * size)
 
 
-def attend_prompt(q: Tensor, keys: Tensor, values: Tensor, rows: Tensor, starts: Tensor) -> Tensor:
-    """Attention of new tokens to all before them in their row: (b, t, n, d) → (b, t, n·d).
+@cache
+def on_chip(device: torch.device) -> int:
+    """How much shared memory one program may have, in bytes."""
+    if device.type != "cuda":
+        return 0
+    return getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0)
 
-    Token t of prompt b is at position ``starts[b] + t`` of row ``rows[b]``, whose keys and values are already stored.
+
+def prompt_tiles(lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """Packed prompts in tiles of queries that one program each attends with: where each tile begins, and how many it has."""
+    starts = [0, *itertools.accumulate(lengths)]
+    return [
+        (start + at, min(_PROMPT_TILE, length - at))
+        for start, length in zip(starts, lengths, strict=False)
+        for at in range(0, length, _PROMPT_TILE)
+    ]
+
+
+def attend_prompts(q: Tensor, keys: Tensor, values: Tensor, rows: Tensor, positions: Tensor, tiles: Tensor) -> Tensor:
+    """Attention of new tokens to all before them in their row: (t, n, d) → (t, n·d).
+
+    Each token's row and position in it are given; its key and value are already stored there.
     """
-    b, t, heads, size = q.shape
+    tokens, heads, size = q.shape
     out = torch.empty_like(q)
-    group = heads // keys.shape[1]
-    _attend_prompt[(triton.cdiv(t, 128), heads, b)](
-        q, keys, values, rows, starts, out, t, keys.shape[2], size**-0.5,
-        keys.stride(0), keys.stride(1), heads, group, size, 128, 64,
+    _attend_prompts[(len(tiles), heads)](
+        q, keys, values, rows, positions, tiles, out, size**-0.5,
+        keys.stride(0), keys.stride(1), heads, heads // keys.shape[1], size, _PROMPT_TILE, 64,
         num_warps=8, num_stages=3,
     )  # fmt: skip
-    return out.view(b, t, heads * size)
-
-
-def draw(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """A token per row by its uniform number, and its log-probability: ``state.draw``, reading the scores once."""
-    rows, vocabulary = logits.shape
-    chunks = triton.cdiv(vocabulary, VOCABULARY_CHUNK)
-    peak, mass = (logits.new_empty(rows, chunks, dtype=torch.float32) for _ in range(2))
-    best = logits.new_empty(rows, chunks, dtype=torch.int64)
-    _weigh[(rows, chunks)](logits, temperatures, peak, mass, best, vocabulary, chunks, VOCABULARY_CHUNK)
-    ids = logits.new_empty(rows, dtype=torch.int64)
-    logprobs = logits.new_empty(rows, dtype=torch.float32)
-    _pick[(rows,)](
-        logits, temperatures, uniforms, peak, mass, best, ids, logprobs,
-        vocabulary, chunks, VOCABULARY_CHUNK, triton.next_power_of_2(chunks),
-    )  # fmt: skip
-    return ids, logprobs
-
-
-def logprobs(scores: Tensor, targets: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
-    """``ops.logprobs``, reading the scores once."""
-    rows, vocabulary = scores.shape
-    found, levels = (scores.new_empty(rows) for _ in range(2))
-    _logprobs[(rows,)](scores, targets, temperatures, found, levels, vocabulary, VOCABULARY_CHUNK, num_warps=8)
-    return found, levels
-
-
-def slopes(
-    scores: Tensor, levels: Tensor, targets: Tensor, temperatures: Tensor, to_logprobs: Tensor, dtype: torch.dtype
-) -> Tensor:
-    """``ops.slopes``, reading the scores once and leaving them as they are."""
-    rows, vocabulary = scores.shape
-    out = torch.empty_like(scores, dtype=dtype)
-    _slopes[(rows, triton.cdiv(vocabulary, VOCABULARY_CHUNK))](
-        scores, levels, targets, temperatures, to_logprobs, out, vocabulary, VOCABULARY_CHUNK, num_warps=8
-    )
-    return out
+    return out.view(tokens, heads * size)
 
 
 @triton.jit
-def _add_norm(x, added, weight, total, normed, width, eps, HAS_ADDED: tl.constexpr, BLOCK: tl.constexpr):
+def _add_norm(x, added, weight, total, normed, width, stride, eps, HAS_ADDED: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < width
     value = tl.load(x + row * width + column, inside, 0.0).to(tl.float32)
     if HAS_ADDED:
-        value += tl.load(added + row * width + column, inside, 0.0).to(tl.float32)
+        value += tl.load(added + row * stride + column, inside, 0.0).to(tl.float32)
     tl.store(total + row * width + column, value, inside)
     scale = tl.rsqrt(tl.sum(value * value) / width + eps)
     y = value * scale * tl.load(weight + column, inside, 0.0).to(tl.float32)
@@ -241,34 +221,48 @@ def _add_norm_back(
 @triton.jit
 def _rotate(
     qkv, cos, sin, positions, q, k, v,
-    HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, BACK: tl.constexpr,
+    HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, HEADS_BLOCK: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
+    """From ``qkv`` to ``q``, ``k`` and ``v``, or BACK; all heads of a token at once."""
     token = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
     half = SIZE // 2
-    column = tl.arange(0, SIZE // 2)
-    whole = qkv + (token * (HEADS + 2 * KV) + head) * SIZE
-    if head < HEADS:
-        part = q + (token * HEADS + head) * SIZE
-    elif head < HEADS + KV:
-        part = k + (token * KV + head - HEADS) * SIZE
-    else:
-        part = v + (token * KV + head - HEADS - KV) * SIZE
+    column = tl.arange(0, SIZE // 2)[None, :]
+    head = tl.arange(0, HEADS_BLOCK)[:, None]
+    real = head < HEADS + 2 * KV
+    is_q = head < HEADS
+    is_k = (head >= HEADS) & (head < HEADS + KV)
+    is_v = (head >= HEADS + KV) & real
+    whole = qkv + (token * (HEADS + 2 * KV) + head) * SIZE + column
+    part_q = q + (token * HEADS + head) * SIZE + column
+    part_k = k + (token * KV + head - HEADS) * SIZE + column
+    part_v = v + (token * KV + head - HEADS - KV) * SIZE + column
     if BACK:
-        source, target = part, whole
+        low = tl.load(part_q, is_q, 0.0) + tl.load(part_k, is_k, 0.0) + tl.load(part_v, is_v, 0.0)
+        high = tl.load(part_q + half, is_q, 0.0) + tl.load(part_k + half, is_k, 0.0) + tl.load(part_v + half, is_v, 0.0)
     else:
-        source, target = whole, part
-    low = tl.load(source + column).to(tl.float32)
-    high = tl.load(source + half + column).to(tl.float32)
-    if head < HEADS + KV:
-        position = tl.load(positions + token)
-        c = tl.load(cos + position * SIZE + column).to(tl.float32)
-        s = tl.load(sin + position * SIZE + column).to(tl.float32)
-        if BACK:  # the gradient turns the other way
-            s = -s
-        low, high = low * c - high * s, high * c + low * s
-    tl.store(target + column, low.to(q.dtype.element_ty))
-    tl.store(target + half + column, high.to(q.dtype.element_ty))
+        low = tl.load(whole, real, 0.0)
+        high = tl.load(whole + half, real, 0.0)
+    low = low.to(tl.float32)
+    high = high.to(tl.float32)
+    position = tl.load(positions + token)
+    c = tl.load(cos + position * SIZE + column).to(tl.float32)
+    s = tl.load(sin + position * SIZE + column).to(tl.float32)
+    if BACK:  # the gradient turns the other way
+        s = -s
+    c = tl.where(is_v, 1.0, c)
+    s = tl.where(is_v, 0.0, s)
+    first = (low * c - high * s).to(q.dtype.element_ty)
+    second = (high * c + low * s).to(q.dtype.element_ty)
+    if BACK:
+        tl.store(whole, first, real)
+        tl.store(whole + half, second, real)
+    else:
+        tl.store(part_q, first, is_q)
+        tl.store(part_q + half, second, is_q)
+        tl.store(part_k, first, is_k)
+        tl.store(part_k + half, second, is_k)
+        tl.store(part_v, first, is_v)
+        tl.store(part_v + half, second, is_v)
 
 
 @triton.jit
@@ -286,26 +280,26 @@ def _swiglu_back(gate_up, grad, back, width, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _swiglu(gate_up, out, width, BLOCK: tl.constexpr):
+def _swiglu(gate_up, out, width, stride, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
-    gate = tl.load(gate_up + row * 2 * width + column, inside, 0.0).to(tl.float32)
-    up = tl.load(gate_up + row * 2 * width + width + column, inside, 0.0).to(tl.float32)
+    gate = tl.load(gate_up + row * stride + column, inside, 0.0).to(tl.float32)
+    up = tl.load(gate_up + row * stride + width + column, inside, 0.0).to(tl.float32)
     tl.store(out + row * width + column, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty), inside)
 
 
 @triton.jit
 def _rotate_and_store(
     qkv, cos, sin, at, keys, values, q, query_norm, key_norm, eps,
-    row_stride, head_stride,
+    token_stride, row_stride, head_stride,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, NORMED: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     half = SIZE // 2
     column = tl.arange(0, SIZE // 2)
-    source = qkv + (row * (HEADS + 2 * KV) + head) * SIZE
+    source = qkv + row * token_stride + head * SIZE
     position = tl.load(at + row)
     low = tl.load(source + column).to(tl.float32)
     high = tl.load(source + half + column).to(tl.float32)
@@ -374,24 +368,25 @@ def _attend(
 
 
 @triton.jit
-def _attend_prompt(
-    q, keys, values, rows, starts, out, tokens, positions, scale,
+def _attend_prompts(
+    q, keys, values, rows, positions, tiles, out, scale,
     row_stride, head_stride,
     HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, QUERIES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1)
-    prompt = tl.program_id(2).to(tl.int64)
-    token = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
+    start = tl.load(tiles + tl.program_id(0) * 2)
+    count = tl.load(tiles + tl.program_id(0) * 2 + 1)
+    offset = tl.arange(0, QUERIES)
     column = tl.arange(0, SIZE)
-    real = token < tokens
-    place = ((prompt * tokens + token[:, None]) * HEADS + head) * SIZE + column[None, :]
+    real = offset < count
+    place = ((start + offset[:, None]).to(tl.int64) * HEADS + head) * SIZE + column[None, :]
     query = tl.load(q + place, real[:, None], 0.0)
-    position = tl.load(starts + prompt).to(tl.int32) + token
-    base = tl.load(rows + prompt).to(tl.int64) * row_stride + (head // GROUP) * head_stride
+    position = tl.load(positions + start).to(tl.int32) + offset
+    base = tl.load(rows + start).to(tl.int64) * row_stride + (head // GROUP) * head_stride
     top = tl.full((QUERIES,), -float("inf"), tl.float32)
     weight = tl.zeros((QUERIES,), tl.float32)
     sum_ = tl.zeros((QUERIES, SIZE), tl.float32)
-    end = tl.minimum(tl.max(tl.where(real, position, 0)) + 1, positions)  # padding may point beyond the row
+    end = tl.load(positions + start).to(tl.int32) + count
     for block in range(0, end, BLOCK):
         at = block + tl.arange(0, BLOCK)
         held = at < end
@@ -419,82 +414,3 @@ def _merge(part, lse, out, SPLITS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.c
     values = tl.load(part + (place * SPLITS + split[:, None]) * SIZE + column[None, :], inside[:, None], 0.0)
     result = tl.sum(values * weights[:, None], 0) / tl.sum(weights)
     tl.store(out + place * SIZE + column, result.to(out.dtype.element_ty))
-
-
-@triton.jit
-def _weigh(logits, temperatures, peak, mass, best, vocabulary, chunks, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    chunk = tl.program_id(1)
-    column = chunk * BLOCK + tl.arange(0, BLOCK)
-    scale = 1.0 / tl.maximum(tl.load(temperatures + row), 1e-6)
-    score = tl.load(logits + row * vocabulary + column, column < vocabulary, -float("inf")).to(tl.float32) * scale
-    top = tl.max(score)
-    tl.store(peak + row * chunks + chunk, top)
-    tl.store(mass + row * chunks + chunk, tl.sum(tl.exp(score - top)))
-    tl.store(best + row * chunks + chunk, chunk * BLOCK + tl.argmax(score, 0))
-
-
-@triton.jit
-def _pick(
-    logits, temperatures, uniforms, peak, mass, best, ids, logprobs, vocabulary, chunks,
-    BLOCK: tl.constexpr, CHUNKS: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    chunk = tl.arange(0, CHUNKS)
-    inside = chunk < chunks
-    temperature = tl.load(temperatures + row)
-    scale = 1.0 / tl.maximum(temperature, 1e-6)
-    peaks = tl.load(peak + row * chunks + chunk, inside, -float("inf"))
-    top = tl.max(peaks)
-    masses = tl.load(mass + row * chunks + chunk, inside, 0.0) * tl.exp(peaks - top)
-    total = tl.sum(masses)
-    wanted = tl.load(uniforms + row) * total
-    before = tl.cumsum(masses, 0) - masses
-    # The last chunk that begins at or before what is wanted and is not empty.
-    chosen = tl.max(tl.where((before <= wanted) & (masses > 0), chunk, 0))
-    start = tl.sum(tl.where(chunk == chosen, before, 0.0))
-    column = chosen * BLOCK + tl.arange(0, BLOCK)
-    score = tl.load(logits + row * vocabulary + column, column < vocabulary, -float("inf")).to(tl.float32) * scale
-    p = tl.exp(score - top)
-    reached = start + tl.cumsum(p, 0) > wanted
-    # The first token that reaches it; where rounding lets none, the last one that has any mass.
-    first = tl.min(tl.where(reached, column, vocabulary))
-    last = tl.max(tl.where(p > 0, column, 0))
-    id = tl.where(first < vocabulary, first, last)
-    greedy = tl.load(best + row * chunks + tl.argmax(peaks, 0))
-    id = tl.where(temperature > 0, id, greedy)
-    score = tl.load(logits + row * vocabulary + id).to(tl.float32) * scale
-    tl.store(ids + row, id)
-    tl.store(logprobs + row, score - top - tl.log(total))
-
-
-@triton.jit
-def _logprobs(scores, targets, temperatures, found, levels, vocabulary, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    scale = 1.0 / tl.load(temperatures + row)
-    top = tl.full((BLOCK,), -float("inf"), tl.float32)
-    mass = tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, vocabulary, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        score = tl.load(scores + row * vocabulary + column, column < vocabulary, -float("inf")) * scale
-        new_top = tl.maximum(top, score)
-        safe = tl.where(new_top == -float("inf"), 0.0, new_top)
-        mass = mass * tl.exp(top - safe) + tl.exp(score - safe)
-        top = new_top
-    highest = tl.max(top)
-    level = highest + tl.log(tl.sum(mass * tl.exp(top - highest)))
-    target = tl.load(scores + row * vocabulary + tl.load(targets + row)) * scale
-    tl.store(levels + row, level)
-    tl.store(found + row, target - level)
-
-
-@triton.jit
-def _slopes(scores, levels, targets, temperatures, to_logprobs, out, vocabulary, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < vocabulary
-    scale = 1.0 / tl.load(temperatures + row)
-    score = tl.load(scores + row * vocabulary + column, inside, -float("inf")) * scale
-    p = tl.exp(score - tl.load(levels + row))
-    slope = tl.load(to_logprobs + row) * scale * (tl.where(column == tl.load(targets + row), 1.0, 0.0) - p)
-    tl.store(out + row * vocabulary + column, slope.to(out.dtype.element_ty), inside)

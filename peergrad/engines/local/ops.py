@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+# For so many tokens at a time the whole vocabulary is looked at: their scores are the largest tensor there is.
+SCORED_AT_ONCE = 2048
+
 
 def add_norm(x: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """x + added, and its RMS norm in the precision of the weight."""
@@ -43,7 +46,7 @@ def logprobs(scores: Tensor, targets: Tensor, temperatures: Tensor) -> tuple[Ten
 def slopes(
     scores: Tensor, levels: Tensor, targets: Tensor, temperatures: Tensor, to_logprobs: Tensor, dtype: torch.dtype
 ) -> Tensor:
-    """The slopes of the scores, given those of ``logprobs``: one at the target less the probabilities. Writes over scores."""
+    """Slopes of the scores, given those of ``logprobs``: one at the target less the probabilities. Writes over scores."""
     scores.div_(temperatures[:, None]).sub_(levels[:, None]).exp_().neg_()
     scores.scatter_add_(1, targets[:, None], torch.ones_like(scores[:, :1]))
     return scores.mul_((to_logprobs / temperatures)[:, None]).to(dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,23 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from peergrad.engines.local.forward import Attend, Shape
+from peergrad.engines.local.forward import Attend, Forward, Shape
 from peergrad.engines.local.prefix_tree import Node
 
-# Never cuDNN's: with a mask its gradients can be NaN.
-_CHOSEN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
-
-def packed_attention(trees: Sequence[Node], shape: Shape, device: torch.device, *, kernels: bool = True) -> Attend:
+def packed_attention(trees: Sequence[Node], model: Forward, *, kernels: bool = True) -> Attend:
     """Each token attends to those before it in its own sequence: by kernels of our own on a GPU, unless told otherwise."""
-    if device.type == "cuda" and kernels:
+    if model.device.type == "cuda" and kernels:
         from peergrad.engines.local import tree_kernels
 
-        if shape.head_size <= tree_kernels.MOST_HEAD_SIZE:
-            return _by_kernels(trees, shape, device)
-    return _by_calls(trees, shape, device)
+        if tree_kernels.fit(model.shape.head_size, model.dtype, model.device):
+            return _by_kernels(trees, model.shape, model.device)
+    return _by_calls(trees, model.shape, model.device)
 
 
 def _by_kernels(trees: Sequence[Node], shape: Shape, device: torch.device) -> Attend:
@@ -37,10 +32,7 @@ def _by_kernels(trees: Sequence[Node], shape: Shape, device: torch.device) -> At
     starts = np.cumsum([0, *(node.end - node.start for node in nodes)])
     ends = [np.full(node.end - node.start, start + node.tokens) for node, start in zip(nodes, starts, strict=False)]
     positions = [np.arange(node.start, node.end) for node in nodes]
-    queries = 64 if shape.head_size > 128 else 128
-    where = tree_kernels.layout(
-        np.concatenate(ends).astype(np.int32), np.concatenate(positions).astype(np.int32), device, queries
-    )
+    where = tree_kernels.layout(np.concatenate(ends).astype(np.int32), np.concatenate(positions).astype(np.int32), device)
     return lambda layer, q, k, v: tree_kernels.tree_attention(q, k, v, where, shape.windows[layer])
 
 
@@ -60,6 +52,8 @@ def _by_calls(trees: Sequence[Node], shape: Shape, device: torch.device) -> Atte
 
     A call pads on the right, where no earlier token looks, so padding costs a little time and nothing else.
     """
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)  # with a mask its gradients can be NaN
     calls = [_call(device, *group) for group in _groups(trees)]
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -117,14 +111,13 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, window: int | None) -> Tensor:
     """Causal attention of the last tokens to all, or to the newest ``window`` of them where there is a window."""
     new, length = q.shape[2], k.shape[2]
     window = length if window is None else window
-    with sdpa_kernel(_CHOSEN) if q.is_cuda else nullcontext():
-        if new == length and window >= length:
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        at = torch.arange(length, device=q.device)
-        age = at[length - new :, None] - at
-        # Heads are repeated by hand: a GPU has no quick kernel for shared heads and a mask together.
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=(age >= 0) & (age < window))
+    if new == length and window >= length:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    at = torch.arange(length, device=q.device)
+    age = at[length - new :, None] - at
+    # Heads are repeated by hand: a GPU has no quick kernel for shared heads and a mask together.
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=(age >= 0) & (age < window))
 
 
 class _Pad(torch.autograd.Function):

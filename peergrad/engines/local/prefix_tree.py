@@ -7,30 +7,31 @@ shared is the sum over those who share it, which is what going back through it o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from peergrad.learn.datums import Datum
 
-# What begins alike for fewer tokens than this is not worth a node of its own.
-_LEAST = 32
+# What begins alike for fewer tokens than this is not worth a node of its own, and neither is what lies deeper than that.
+_LEAST, _DEEPEST = 32, 64
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Tokens ``start`` to ``end`` of a sequence, which all below it begin with; without children, the rest of that sequence."""
+    """Tokens ``start`` to ``end`` of a sequence, which all below begin with; without children, the rest of the sequence."""
 
     sequence: int
     start: int
     end: int
     children: tuple[Node, ...] = ()
+    tokens: int = field(init=False)
+    """How many tokens have to be computed, all below it included."""
 
-    @property
-    def tokens(self) -> int:
-        """How many tokens have to be computed, all below it included."""
-        return self.end - self.start + sum(child.tokens for child in self.children)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tokens", self.end - self.start + sum(child.tokens for child in self.children))
 
     @property
     def leaves(self) -> list[Node]:
@@ -60,20 +61,22 @@ def prefix_trees(data: Sequence[Datum]) -> list[Node]:
     starts = [datum.inputs_T[:length].astype(">i4") for datum, length in zip(data, free, strict=True)]
     order = sorted(range(len(data)), key=lambda index: (starts[index].tobytes(), index))
     # Those that begin alike are neighbours now; alike[i]: for how long the i-th in order is like the one before.
-    alike = [0, *(_common(starts[one], starts[other]) for one, other in zip(order, order[1:], strict=False))]
+    alike = [0, *(_common(starts[one], starts[other]) for one, other in pairwise(order))]
 
-    def grow(first: int, last: int, depth: int) -> Iterator[Node]:
-        """The trees of those from ``first`` up to ``last``, who have ``depth`` tokens in common."""
-        edges = [first, *(i for i in range(first + 1, last) if alike[i] < depth + _LEAST), last]
-        for low, high in zip(edges, edges[1:], strict=False):
+    def grow(first: int, last: int, depth: int, above: int) -> Iterator[Node]:
+        """The trees of those from ``first`` up to ``last``, who have ``depth`` tokens in common, in nodes ``above``."""
+        apart = above == _DEEPEST
+        edges = [first, *(i for i in range(first + 1, last) if apart or alike[i] < depth + _LEAST), last]
+        for low, high in pairwise(edges):
             if high - low == 1:
                 yield Node(order[low], depth, len(data[order[low]]))
             else:
                 end = min(alike[low + 1 : high])
                 # Longest first: neighbours of similar length are attended to together where that needs padding.
-                yield Node(order[low], depth, end, tuple(sorted(grow(low, high, end), key=lambda node: -node.tokens)))
+                below = sorted(grow(low, high, end, above + 1), key=lambda node: -node.tokens)
+                yield Node(order[low], depth, end, tuple(below))
 
-    return list(grow(0, len(order), 0)) if order else []
+    return list(grow(0, len(order), 0, 0)) if order else []
 
 
 def micro_batches(trees: Sequence[Node], tokens: int) -> list[list[Node]]:
@@ -89,7 +92,7 @@ def micro_batches(trees: Sequence[Node], tokens: int) -> list[list[Node]]:
             whole.append(tree)
     batches: list[list[Node]] = []
     room: list[int] = []
-    for tree in sorted(whole, key=lambda one: (-one.tokens, one.sequence, one.leaves[0].sequence)):
+    for tree in sorted(whole, key=lambda one: (-one.tokens, one.sequence)):
         fits = next((b for b, left in enumerate(room) if left >= tree.tokens), None)
         if fits is None:
             batches.append([tree])

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from peergrad.engines.local.generate import Job
 
 
+# On a GPU rows are as long as the next multiple of this.
+_SPARE = 512
+
+
 class Room:
     """A budget for keys and values, half for rows, half for the shelf. ``ahead``: so many tokens are drawn at once."""
 
@@ -51,6 +55,10 @@ class Room:
             state.free()
         elif joining:
             wanted = self._max_rows
+        if self._decoder.device.type == "cuda":
+            # With some to spare where that costs no rows: graphs are captured anew for every layout, which takes seconds.
+            longer = -(-positions // _SPARE) * _SPARE
+            positions = longer if self._affordable(longer) >= wanted else positions
         self.state = state = None
         self._decoder.grow_rotations(positions)
         return self._laid_out(wanted, positions, uniforms)

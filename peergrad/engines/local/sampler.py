@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
+import os
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -70,7 +72,7 @@ class LocalSampler:
 
     async def sample(self, asks: Sequence[Ask]) -> Sequence[Answer]:
         chat = self._engine.chat
-        starts = await asyncio.to_thread(lambda: [_start(ask, chat, self._engine.seed) for ask in asks])
+        starts = await asyncio.to_thread(_starts, asks, chat, self._engine.seed)
         made = await self.go_on(starts)
         return [
             one if isinstance(one, EngineError) else _reply(start, one, chat)
@@ -167,6 +169,12 @@ def _sampled(job: Job) -> Sampled | EngineError:
         tokens = len(job.prompt_T) + job.limit
         return EngineError(f"out of memory while sampling {tokens} tokens by themselves; give fewer ({job.failed})")
     return Sampled(job.ids, job.logprobs, job.ids[-1] in job.ends or job.stopped(job.ids))
+
+
+def _starts(asks: Sequence[Ask], chat: Chat, seed: int) -> list[Start]:
+    """Tokenizers let other threads run, and a GPU waits meanwhile."""
+    with ThreadPoolExecutor(min(len(asks), os.cpu_count() or 1) or 1) as threads:
+        return list(threads.map(lambda ask: _start(ask, chat, seed), asks))
 
 
 def _start(ask: Ask, chat: Chat, seed: int) -> Start:

@@ -7,10 +7,9 @@ import torch
 
 from peergrad.debate.types import Floats, Ids
 from peergrad.engines.local.forward import Adapter, Forward
+from peergrad.engines.local.ops import SCORED_AT_ONCE
 from peergrad.engines.local.packed import packed_attention
 from peergrad.engines.local.prefix_tree import Node
-
-_CHUNK = 2048
 
 
 @torch.no_grad()
@@ -21,12 +20,12 @@ def logprobs(decoder: Forward, adapter: Adapter | None, ids_T: Ids) -> Floats:
     ids = torch.from_numpy(ids_T.astype(np.int64)).to(decoder.device)
     inputs, targets = ids[:-1], ids[1:]
     decoder.grow_rotations(len(inputs))
-    attend = packed_attention([Node(0, 0, len(inputs))], decoder.shape, decoder.device)
+    attend = packed_attention([Node(0, 0, len(inputs))], decoder)
     positions = torch.arange(len(inputs), device=decoder.device)
     hidden = decoder.hidden(inputs, positions, attend, adapter)
     found: list[torch.Tensor] = []
-    for start in range(0, len(inputs), _CHUNK):  # the vocabulary is large: a part of the tokens at a time
-        chunk = slice(start, start + _CHUNK)
+    for start in range(0, len(inputs), SCORED_AT_ONCE):  # the vocabulary is large: a part of the tokens at a time
+        chunk = slice(start, start + SCORED_AT_ONCE)
         scores = decoder.logits(hidden[chunk])
         found.append(scores.gather(1, targets[chunk, None])[:, 0] - scores.logsumexp(-1))
     return torch.cat(found).float().cpu().numpy()

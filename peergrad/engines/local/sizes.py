@@ -9,6 +9,7 @@ import torch
 
 from peergrad.engines.local.decoder import Decoder
 from peergrad.engines.local.forward import Forward, Groups, Shape
+from peergrad.engines.local.ops import SCORED_AT_ONCE
 
 GIB = 2**30
 
@@ -18,9 +19,8 @@ _MOST_ROWS, _MOST_TOKENS = 1024, 32768
 _LEAST_TOKENS = 256
 
 # Bytes that are not in a model's shape. On an H200 the 1.5B shape of docs/benchmarks.md with LoRA of rank 32 took up to
-# 14.6, 24.1 and 42.8 GiB with micro-batches of 4,096, 8,192 and 16,384 tokens; with these numbers it is 15.3, 24.7 and 43.5.
+# 41.2 and 75.5 GiB with micro-batches of 16,384 and 32,768 tokens; with these numbers it is 41.7 and 77.6.
 _SCORED = 8  # for each token of the vocabulary, per trained token that is looked at: two tensors in float32
-_AT_ONCE = 2048  # so many trained tokens are looked at together
 _DRAWN = 20  # the same per row that is sampled: four tensors in float32, and one in the graph
 _LEARNED = 20  # for each weight of LoRA: itself, two gradients and two moments, in float32
 _FOREIGN = 2  # transformers' own code keeps about twice as much as ours
@@ -33,6 +33,8 @@ class Wishes:
     kv_gb: float | None = None
     max_rows: int | None = None
     train_tokens: int | None = None
+    policies: int = 1
+    """How many adapters will learn at the same time."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,7 @@ class Card:
 
     @staticmethod
     def of(device: torch.device) -> Card:
-        """As it is now."""
-        torch.cuda.empty_cache()  # loading leaves blocks behind that nobody uses
+        """As it is now; what PyTorch keeps for later counts as used."""
         free, total = torch.cuda.mem_get_info(device)
         total = int(total * torch.cuda.get_per_process_memory_fraction(device))
         ours = total - torch.cuda.memory_reserved(device)
@@ -88,7 +89,7 @@ class Costs:
     @staticmethod
     def of(shape: Shape, matrices: Sequence[Groups], itemsize: int, rank: int, *, ours: bool = True) -> Costs:
         """By a model's shape. A layer keeps what goes into its products and comes out of them; queries, keys and values
-        twice more, rotated and padded; and the sum over layers, before attention and after it, in float32.
+        once more, rotated; and the sum over layers, before attention and after it, in float32.
         """
         numbers = rows = adapter = 0
         for groups in matrices:
@@ -97,7 +98,7 @@ class Costs:
                 rows += len(group)
                 adapter += rank * sum(matrix.inputs + matrix.outputs for matrix in group)
         attention = (shape.heads + 2 * shape.kv_heads) * shape.head_size
-        trained = itemsize * (numbers + rank * rows + 2 * attention * shape.layers)
+        trained = itemsize * (numbers + rank * rows + attention * shape.layers)
         trained += 2 * (4 - itemsize) * shape.hidden * shape.layers
         trained *= 1 if ours else _FOREIGN
         return Costs(
@@ -105,11 +106,16 @@ class Costs:
             trained=trained,
             scored=_SCORED * shape.vocabulary,
             prefilled=trained // shape.layers + 8 * shape.hidden,
-            drawn=_DRAWN * shape.vocabulary,
+            drawn=Costs.drawn_row(shape),
             adapter=_LEARNED * adapter,
             row_tokens=min(4096, shape.context),
             most_prefilled=16384 if ours else 4096,
         )
+
+    @staticmethod
+    def drawn_row(shape: Shape) -> int:
+        """What a row takes while its next token is drawn."""
+        return _DRAWN * shape.vocabulary
 
 
 def fit(card: Card, costs: Costs, wishes: Wishes) -> Sizes:
@@ -121,7 +127,7 @@ def fit(card: Card, costs: Costs, wishes: Wishes) -> Sizes:
     """
     spare = card.free - min(card.total // 10 + GIB // 2, card.free // 4)
     if wishes.train_tokens != 0:
-        spare -= costs.adapter
+        spare -= wishes.policies * costs.adapter
     rows = wishes.max_rows or _between(1, spare // 16 // costs.drawn, _MOST_ROWS)
     prefill = _between(_LEAST_TOKENS, _even(spare // 16 // costs.prefilled), costs.most_prefilled)
     spare -= rows * costs.drawn + prefill * costs.prefilled
@@ -130,11 +136,11 @@ def fit(card: Card, costs: Costs, wishes: Wishes) -> Sizes:
         left = spare // 2 if kv is None else spare - kv
         # Up to so many tokens the scores of all of them are there at once, and after that no more.
         few = left // (costs.trained + costs.scored)
-        many = (left - _AT_ONCE * costs.scored) // costs.trained
-        tokens = _between(_LEAST_TOKENS, _even(few if few < _AT_ONCE else many), _MOST_TOKENS)
+        many = (left - SCORED_AT_ONCE * costs.scored) // costs.trained
+        tokens = _between(_LEAST_TOKENS, _even(few if few < SCORED_AT_ONCE else many), _MOST_TOKENS)
     if kv is None:
         least = 2 * costs.held * costs.row_tokens  # half is for parked prefixes
-        kv = max(least, spare - tokens * costs.trained - min(tokens, _AT_ONCE) * costs.scored)
+        kv = max(least, spare - tokens * costs.trained - min(tokens, SCORED_AT_ONCE) * costs.scored)
     if wishes.max_rows is None:  # no more than there can be, were they as short as a question
         rows = _between(1, kv // 2 // (costs.held * 256), rows)
         rows = rows // 64 * 64 if rows >= 64 else rows
@@ -150,6 +156,7 @@ def sizes(decoder: Forward, rank: int, wishes: Wishes, share: float, say: Callab
         kv_gb = 4.0 if wishes.kv_gb is None else wishes.kv_gb
         tokens = 4096 if wishes.train_tokens is None else wishes.train_tokens
         return Sizes(int(kv_gb * GIB), wishes.max_rows or 64, tokens, prefill_tokens=1)
+    torch.cuda.empty_cache()  # loading leaves blocks behind that nobody uses
     card = Card.of(decoder.device)
     card = Card(card.name, card.total, int(card.free * share))
     ours = isinstance(decoder, Decoder)

@@ -28,10 +28,13 @@ class State:
         self.logprobs = torch.zeros(rows, device=device)
         self.temperatures = torch.ones(rows, device=device)
         self.uniforms = torch.zeros(rows, uniforms, device=device)
+        self.draw = draw
         self._graphs = None
         if device.type == "cuda" and isinstance(decoder, Decoder):
+            from peergrad.engines.local import vocabulary_kernels
             from peergrad.engines.local.graphs import Graphs
 
+            self.draw = vocabulary_kernels.draw
             self._graphs = Graphs(decoder, self)
 
     @property
@@ -82,7 +85,7 @@ class State:
         attend = self.pool.attend(slice(rows), positions, seen)
         hidden = self._decoder.hidden(self.ids[:rows, None], positions, attend, adapter)
         uniforms = self.uniforms[:rows].gather(1, self.drawn[:rows, None])[:, 0]
-        ids, logprobs = draw(self._decoder.logits(hidden[:, 0]), self.temperatures[:rows], uniforms)
+        ids, logprobs = self.draw(self._decoder.logits(hidden[:, 0]), self.temperatures[:rows], uniforms)
         self.took(rows, ids, logprobs)
 
     def took(self, rows: int, ids: Tensor, logprobs: Tensor) -> None:

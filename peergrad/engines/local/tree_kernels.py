@@ -24,9 +24,23 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-MOST_HEAD_SIZE = 256
-_TILE = 64  # keys of a tile, and queries of a tile on the way back
-_RUN = 16  # tiles of queries that one program goes back through
+from peergrad.engines.local.kernels import on_chip
+from peergrad.engines.local.memory import to_device
+
+# With heads of 128 in bfloat16, on an H200: the fastest of 32, 64 and 128, with 4 warps and 2 stages.
+_TILE = 64
+_RUN = 16  # tiles of queries that one program goes back through; more in long sequences, so that runs stay few
+
+
+def fit(size: int, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the chip has the memory to run these kernels with heads of this size."""
+    tiles = 4.5 if _stages(size, dtype) == 1 else 6
+    return on_chip(device) >= tiles * _TILE * triton.next_power_of_2(max(size, 16)) * dtype.itemsize
+
+
+def _stages(size: int, dtype: torch.dtype) -> int:
+    """Larger numbers or heads leave no memory on the chip for a second stage."""
+    return 2 if dtype.itemsize == 2 and size <= 128 else 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,34 +49,30 @@ class Layout:
 
     ends: Tensor  # (t) up to which place each key is seen
     positions: Tensor  # (t) in its own sequence
-    queries: int  # of a tile on the way there
     firsts: Tensor  # (tiles of queries + 1) where its list of key tiles begins
     keys: Tensor  # those lists, one after the other
     runs: Tensor  # (runs, 3) a tile of keys, and from which to which tile of queries it is gone back through
     slots: Tensor  # (tiles of keys + 1) where the runs of each begin
 
 
-def layout(ends_T: npt.NDArray[np.int32], positions_T: npt.NDArray[np.int32], device: torch.device, queries: int) -> Layout:
-    """Lists of the tiles that see each other."""
-    tokens = len(ends_T)
-    tiles = -(-tokens // _TILE)
-    reach = np.maximum.reduceat(ends_T, np.arange(0, tokens, _TILE))  # the last query, plus one, to see any key of a tile
-    start = np.arange(0, tokens, queries)
-    sees = (reach[None] > start[:, None]) & (np.arange(0, tokens, _TILE)[None] < start[:, None] + queries)
+def layout(ends_T: npt.NDArray[np.int32], positions_T: npt.NDArray[np.int32], device: torch.device) -> Layout:
+    """Lists of the tiles that see each other, were there no window: what one hides is masked, not left out."""
+    start = np.arange(0, len(ends_T), _TILE)
+    reach = np.maximum.reduceat(ends_T, start)  # the last query, plus one, to see any key of a tile
+    sees = (reach[None] > start[:, None]) & (start[None] <= start[:, None])
     firsts = np.concatenate(([0], np.cumsum(sees.sum(1))))
     runs: list[tuple[int, int, int]] = []
     slots = [0]
-    for tile in range(tiles):
+    run = max(_RUN, len(start) // 32)
+    for tile in range(len(start)):
         last = -(-int(reach[tile]) // _TILE)
-        runs += [(tile, first, min(last, first + _RUN)) for first in range(tile, last, _RUN)]
+        runs += [(tile, first, min(last, first + run)) for first in range(tile, last, run)]
         slots.append(len(runs))
 
     def there(array: Any) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array, np.int32)).to(device, non_blocking=True)
+        return to_device(np.ascontiguousarray(array, np.int32), device)
 
-    return Layout(
-        there(ends_T), there(positions_T), queries, there(firsts), there(np.nonzero(sees)[1]), there(runs), there(slots)
-    )
+    return Layout(there(ends_T), there(positions_T), there(firsts), there(np.nonzero(sees)[1]), there(runs), there(slots))
 
 
 def tree_attention(q: Tensor, k: Tensor, v: Tensor, where: Layout, window: int | None) -> Tensor:
@@ -77,10 +87,9 @@ class _TreeAttention(torch.autograd.Function):
         tokens, heads, size = q.shape
         out = torch.empty_like(q)
         lse = q.new_empty(heads, tokens, dtype=torch.float32)
-        _forward[(len(where.firsts) - 1, heads)](
-            q, k, v, where.ends, where.positions, where.firsts, where.keys, out, lse, tokens, size**-0.5, window or 0,
-            heads, heads // k.shape[1], size, triton.next_power_of_2(max(size, 16)), where.queries, _TILE, window is not None,
-            num_warps=4 if where.queries == 64 else 8, num_stages=_stages(q),
+        _forward[(triton.cdiv(tokens, _TILE), heads)](
+            q, k, v, where.ends, where.positions, where.firsts, where.keys, out, lse,
+            tokens, size**-0.5, window or 0, **_shape(q, k, window),
         )  # fmt: skip
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.where, ctx.window = where, window
@@ -96,23 +105,32 @@ class _TreeAttention(torch.autograd.Function):
         to_q, to_k, to_v = (torch.empty_like(x) for x in (q, k, v))
         delta = torch.empty_like(lse)
         part = q.new_empty(len(where.runs), kv_heads, 2, _TILE, size, dtype=torch.float32)
-        shape = (heads, heads // kv_heads, size, triton.next_power_of_2(max(size, 16)), _TILE, window is not None)
-        tiles = triton.cdiv(tokens, _TILE)
-        _to_queries[(triton.cdiv(tokens, where.queries), heads)](
+        tiles, shape = triton.cdiv(tokens, _TILE), _shape(q, k, window)
+        _to_queries[(tiles, heads)](
             q, k, v, where.ends, where.positions, where.firsts, where.keys, out, to_out, lse, delta, to_q,
-            tokens, size**-0.5, window or 0, *shape[:4], where.queries, *shape[4:],
-            num_warps=4 if where.queries == 64 else 8, num_stages=_stages(q),
+            tokens, size**-0.5, window or 0, **shape,
         )  # fmt: skip
         _to_keys[(len(where.runs), kv_heads)](
             q, k, v, where.ends, where.positions, where.runs, to_out, lse, delta, part,
-            tokens, size**-0.5, window or 0, *shape, num_warps=4, num_stages=_stages(q),
+            tokens, size**-0.5, window or 0, **shape,
         )  # fmt: skip
-        _add_runs[(tiles, kv_heads)](part, where.slots, to_k, to_v, tokens, size, shape[3], _TILE)
+        _add_runs[(tiles, kv_heads)](part, where.slots, to_k, to_v, tokens, size, shape["WIDTH"], _TILE)
         return to_q, to_k, to_v, None, None
 
 
-def _stages(q: Tensor) -> int:
-    return 2 if q.element_size() == 2 and q.shape[-1] <= 128 else 1
+def _shape(q: Tensor, k: Tensor, window: int | None) -> dict[str, Any]:
+    """What kernels are compiled for."""
+    heads, size = q.shape[1:]
+    return {
+        "HEADS": heads,
+        "GROUP": heads // k.shape[1],
+        "SIZE": size,
+        "WIDTH": triton.next_power_of_2(max(size, 16)),
+        "TILE": _TILE,
+        "WINDOWED": window is not None,
+        "num_warps": 4,
+        "num_stages": _stages(size, q.dtype),
+    }
 
 
 @triton.jit
@@ -130,20 +148,20 @@ def _seen(query, key, ends, positions, tokens, window, WINDOWED: tl.constexpr):
 def _forward(
     q, k, v, ends, positions, firsts, keys, out, lse, tokens, scale, window,
     HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, WINDOWED: tl.constexpr,
+    TILE: tl.constexpr, WINDOWED: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0)
     head = tl.program_id(1)
-    query = tile * QUERIES + tl.arange(0, QUERIES)
+    query = tile * TILE + tl.arange(0, TILE)
     column = tl.arange(0, WIDTH)
     real = (query < tokens)[:, None] & (column < SIZE)[None, :]
     place = (query[:, None].to(tl.int64) * HEADS + head) * SIZE + column[None, :]
     q1 = tl.load(q + place, real, 0.0)
-    top = tl.full((QUERIES,), -float("inf"), tl.float32)
-    weight = tl.zeros((QUERIES,), tl.float32)
-    sum_ = tl.zeros((QUERIES, WIDTH), tl.float32)
+    top = tl.full((TILE,), -float("inf"), tl.float32)
+    weight = tl.zeros((TILE,), tl.float32)
+    sum_ = tl.zeros((TILE, WIDTH), tl.float32)
     for at in range(tl.load(firsts + tile), tl.load(firsts + tile + 1)):
-        key = tl.load(keys + at) * KEYS + tl.arange(0, KEYS)
+        key = tl.load(keys + at) * TILE + tl.arange(0, TILE)
         there = (key < tokens)[:, None] & (column < SIZE)[None, :]
         from_ = (key[:, None].to(tl.int64) * (HEADS // GROUP) + head // GROUP) * SIZE + column[None, :]
         k1 = tl.load(k + from_, there, 0.0)
@@ -167,11 +185,11 @@ def _forward(
 def _to_queries(
     q, k, v, ends, positions, firsts, keys, out, to_out, lse, delta, to_q, tokens, scale, window,
     HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, WINDOWED: tl.constexpr,
+    TILE: tl.constexpr, WINDOWED: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0)
     head = tl.program_id(1)
-    query = tile * QUERIES + tl.arange(0, QUERIES)
+    query = tile * TILE + tl.arange(0, TILE)
     column = tl.arange(0, WIDTH)
     real = (query < tokens)[:, None] & (column < SIZE)[None, :]
     place = (query[:, None].to(tl.int64) * HEADS + head) * SIZE + column[None, :]
@@ -181,9 +199,9 @@ def _to_queries(
     d = tl.sum(slope.to(tl.float32) * tl.load(out + place, real, 0.0).to(tl.float32), 1)
     tl.store(delta + head * tokens + query, d, query < tokens)
     level = tl.load(lse + head * tokens + query, query < tokens, float("inf"))
-    sum_ = tl.zeros((QUERIES, WIDTH), tl.float32)
+    sum_ = tl.zeros((TILE, WIDTH), tl.float32)
     for at in range(tl.load(firsts + tile), tl.load(firsts + tile + 1)):
-        key = tl.load(keys + at) * KEYS + tl.arange(0, KEYS)
+        key = tl.load(keys + at) * TILE + tl.arange(0, TILE)
         there = (key < tokens)[:, None] & (column < SIZE)[None, :]
         from_ = (key[:, None].to(tl.int64) * (HEADS // GROUP) + head // GROUP) * SIZE + column[None, :]
         k1 = tl.load(k + from_, there, 0.0)
@@ -214,7 +232,7 @@ def _to_keys(
     v1 = tl.load(v + from_, (key < tokens)[:, None] & inside, 0.0)
     sum_k = tl.zeros((TILE, WIDTH), tl.float32)
     sum_v = tl.zeros((TILE, WIDTH), tl.float32)
-    for at in range(0, (last - first) * GROUP):
+    for at in range((last - first) * GROUP):
         head = kv_head * GROUP + at % GROUP
         query = (first + at // GROUP) * TILE + tl.arange(0, TILE)
         real = (query < tokens)[:, None] & inside
@@ -231,9 +249,8 @@ def _to_keys(
         sum_k += tl.dot(back.to(q1.dtype), q1, input_precision="ieee")
     row = tl.arange(0, TILE)
     to = ((run * (HEADS // GROUP) + kv_head) * 2 * TILE + row[:, None]) * SIZE + column[None, :]
-    whole = (row >= 0)[:, None] & inside
-    tl.store(part + to, sum_k * scale, whole)
-    tl.store(part + to + TILE * SIZE, sum_v, whole)
+    tl.store(part + to, sum_k * scale, inside)
+    tl.store(part + to + TILE * SIZE, sum_v, inside)
 
 
 @triton.jit
@@ -243,7 +260,7 @@ def _add_runs(part, slots, to_k, to_v, tokens, SIZE: tl.constexpr, WIDTH: tl.con
     heads = tl.num_programs(1)
     column = tl.arange(0, WIDTH)
     row = tl.arange(0, TILE)
-    inside = (row >= 0)[:, None] & (column < SIZE)[None, :]
+    inside = (column < SIZE)[None, :]
     sum_k = tl.zeros((TILE, WIDTH), tl.float32)
     sum_v = tl.zeros((TILE, WIDTH), tl.float32)
     for run in range(tl.load(slots + tile), tl.load(slots + tile + 1)):

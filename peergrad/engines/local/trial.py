@@ -67,7 +67,7 @@ def _mixes(decoder: ForeignDecoder, model: Any, text: Tensor) -> bool:
 def _as_in_training(decoder: ForeignDecoder, texts: list[Tensor]) -> Tensor:
     positions = torch.cat([torch.arange(len(text), device=text.device) for text in texts])
     trees = [Node(index, 0, len(text)) for index, text in enumerate(texts)]
-    attend = packed_attention(trees, decoder.shape, decoder.device)
+    attend = packed_attention(trees, decoder)
     return decoder.hidden(torch.cat(texts), positions, attend, None)
 
 
