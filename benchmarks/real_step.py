@@ -44,7 +44,7 @@ from peergrad.runs.training import Plan, plan
 from peergrad.settings import changed
 from peergrad.tasks.base import grade_all
 
-PARTS = ("_admit", "_prefill", "_draw", "_collect", "_close", "_make_room")
+PARTS = ("_admit", "_prefill", "_draw", "_collect", "_close")
 
 
 @dataclass
@@ -84,9 +84,7 @@ async def debates(made: Plan, local: Local) -> AsyncIterator[Took]:
     last = time.perf_counter()
     async for step in train(local, rollout, made.config.learn):
         now = time.perf_counter()
-        yield Took(
-            step.played.seconds or 0.0, step.trained_s, now - last, sampled(step.played), list(step.data), step.stats
-        )
+        yield Took(step.played.seconds or 0.0, step.trained_s, now - last, sampled(step.played), list(step.data), step.stats)
         last = time.perf_counter()
 
 
@@ -146,7 +144,8 @@ async def main() -> None:
     took: Took | None = None
     async for took in (plain if args.plain else debates)(made, local):
         tokens = sum(map(len, took.data))
-        stats = took.stats
+        stats, updates = took.stats, min(args.updates, len(took.data))
+        skipped = stats.metrics.get("optim/skipped", float(stats.skipped)) if stats else 0.0
         line = {
             "step_s": took.whole_s,
             "sampling_s": took.sampling_s,
@@ -155,9 +154,9 @@ async def main() -> None:
             "sampled_tok_s": took.sampled / max(took.sampling_s, 1e-9),
             "trained": tokens,
             "trained_tok_s": tokens / max(took.training_s, 1e-9),
-            "skipped": stats.metrics.get("optim/skipped", float(stats.skipped)) * min(args.updates, len(took.data)) if stats else 0.0,
+            "skipped": skipped * updates,
             "retried": stats.metrics.get("optim/retried", 0.0) if stats else 0.0,
-            "updates": min(args.updates, len(took.data)),
+            "updates": updates,
         } | {f"host{name}_s": spent[name] for name in PARTS}
         spent.clear()
         print(" ".join(f"{name} {value:.2f}" for name, value in line.items()), flush=True)
