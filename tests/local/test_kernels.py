@@ -9,7 +9,7 @@ from peergrad.engines.local.lora import Lora, LoraRules
 from peergrad.engines.local.state import State, draw
 
 pytest.importorskip("triton")
-from peergrad.engines.local import kernels, vocabulary_kernels
+from peergrad.engines.local import cache_kernels, kernels, vocabulary_kernels
 from tests.local.tiny import engine
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -65,7 +65,7 @@ def reference(q, keys, values, position):
 def test_attention_of_one_token_a_row(splits):
     keys, values, q = random(ROWS, KV, LENGTH, SIZE), random(ROWS, KV, LENGTH, SIZE) * 2, random(ROWS, HEADS, SIZE)
     at = torch.tensor([0, 10, 63, 64, LENGTH - 1], device=DEVICE)
-    out = kernels.attend(q, keys, values, at, splits=splits).view(ROWS, HEADS, SIZE)
+    out = cache_kernels.attend(q, keys, values, at, splits=splits).view(ROWS, HEADS, SIZE)
     assert_same(out, [reference(q[row], keys[row], values[row], int(at[row])) for row in range(ROWS)])
 
 
@@ -74,9 +74,9 @@ def test_attention_of_packed_prompts():
     rows, starts, lengths = [3, 0, 4], [0, 37, LENGTH - 20], [140, 1, 20]
     row_of = torch.tensor(rows).repeat_interleave(torch.tensor(lengths)).to(DEVICE)
     positions = torch.cat([torch.arange(start, start + n) for start, n in zip(starts, lengths, strict=True)]).to(DEVICE)
-    tiles = torch.tensor(kernels.prompt_tiles(lengths), dtype=torch.int32).to(DEVICE)
+    tiles = torch.tensor(cache_kernels.prompt_tiles(lengths), dtype=torch.int32).to(DEVICE)
     q = random(sum(lengths), HEADS, SIZE)
-    out = kernels.attend_prompts(q, keys, values, row_of, positions, tiles).view(-1, HEADS, SIZE)
+    out = cache_kernels.attend_prompts(q, keys, values, row_of, positions, tiles).view(-1, HEADS, SIZE)
     wanted = [reference(q[t], keys[row_of[t]], values[row_of[t]], int(positions[t])) for t in range(len(q))]
     assert_same(out, wanted)
 
@@ -88,7 +88,7 @@ def test_rotating_and_storing():
     qkv = random(ROWS, HEADS + 2 * KV, SIZE)
     q, k, v = ops.rotate(qkv, KV, cos, sin, at)
     new_keys, new_values = keys.clone(), values.clone()
-    assert_same([kernels.rotate_and_store(qkv, cos, sin, at, new_keys, new_values, None, 1e-5)], [q])
+    assert_same([cache_kernels.rotate_and_store(qkv, cos, sin, at, new_keys, new_values, None, 1e-5)], [q])
     row = torch.arange(ROWS, device=DEVICE)
     assert_same([new_keys[row, :, at], new_values[row, :, at]], [k, v])
     assert (new_keys != keys).any(-1).sum() == ROWS * KV

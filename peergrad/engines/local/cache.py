@@ -64,17 +64,17 @@ class Pool:
 
     def attend_prompts(self, rows: Tensor, positions: Tensor, lengths: Sequence[int]) -> Attend:
         """``attend`` by a kernel that reads rows in place, on a GPU, with the new tokens of several packed end to end."""
-        from peergrad.engines.local import kernels
+        from peergrad.engines.local import cache_kernels
 
         device = rows.device
         row_of = rows.repeat_interleave(torch.tensor(lengths, device=device), output_size=sum(lengths))
         write = (row_of, slice(None), positions)
-        tiles = torch.tensor(kernels.prompt_tiles(lengths), dtype=torch.int32).to(device)
+        tiles = torch.tensor(cache_kernels.prompt_tiles(lengths), dtype=torch.int32).to(device)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = self.kv[layer]
             keys[write], values[write] = k, v
-            return kernels.attend_prompts(q.contiguous(), keys, values, row_of, positions, tiles)
+            return cache_kernels.attend_prompts(q.contiguous(), keys, values, row_of, positions, tiles)
 
         return attend
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from peergrad.engines.local import kernels, vocabulary_kernels
+from peergrad.engines.local import cache_kernels, kernels, vocabulary_kernels
 from peergrad.engines.local.decoder import Decoder, Layer
 from peergrad.engines.local.forward import Adapter
 from peergrad.engines.local.sizes import Card, Costs
@@ -94,10 +94,12 @@ class Graphs:
         held = [tensor.clone() for tensor in state.moving]
         adapter, rotations = self._added if adapted else None, (decoder.cos, decoder.sin)
         stream = self._stream = self._stream or torch.cuda.Stream()
-        graph = torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             decode(decoder, state, rows, adapter, rotations)  # kernels are compiled and libraries set up before
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(stream):
             # Not by ``torch.cuda.graph``, which gives all unused memory back first: training would have to ask for it again.
             # Only this thread is captured: another may be training.
             graph.capture_begin(*([self._memory] if self._memory else []), capture_error_mode="thread_local")
@@ -105,7 +107,6 @@ class Graphs:
                 decode(decoder, state, rows, adapter, rotations)
             finally:
                 graph.capture_end()
-        torch.cuda.current_stream().wait_stream(stream)
         self._memory = self._memory or graph.pool()
         for tensor, value in zip(state.moving, held, strict=True):
             tensor.copy_(value)
@@ -143,8 +144,8 @@ def decode(decoder: Decoder, state: State, rows: int, adapter: _Added | None, ro
         qkv = _times(y, layer, "qkv", more).unflatten(-1, (-1, shape.head_size))
         keys, values = state.pool.kv[index]
         norms = None if layer.query_norm is None or layer.key_norm is None else (layer.query_norm, layer.key_norm)
-        q = kernels.rotate_and_store(qkv, *rotations, at, keys, values, norms, decoder.eps)
-        added = _times(kernels.attend(q, keys, values, at), layer, "o", more)
+        q = cache_kernels.rotate_and_store(qkv, *rotations, at, keys, values, norms, decoder.eps)
+        added = _times(cache_kernels.attend(q, keys, values, at), layer, "o", more)
         x, y = kernels.add_norm(x, added, layer.before_mlp, decoder.eps)
         added = _times(kernels.swiglu(_times(y, layer, "gate_up", more)), layer, "down", more)
     _, y = kernels.add_norm(x, added, decoder.last_norm, decoder.eps)
