@@ -20,7 +20,7 @@ from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
 from peergrad.debate.transcript import read_file
 from peergrad.learn.advantages import Center, advantages
-from peergrad.reward.rewards import Reward, RewardRules, score
+from peergrad.reward.rewards import RewardRules, score
 from peergrad.reward.streams import Unjudged
 from peergrad.reward.tally import Ballots, SelfVotes
 from peergrad.serve_command import ServeConfig
@@ -36,7 +36,7 @@ Presets = Literal["demo", "math", "math-easy", "math-hard", "open-ended", "class
 def score_files(
     files: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")],
     /,
-    reward: Reward = "streams",
+    reward: str = "streams",
     consensus: Literal["auto", "all", "others"] = "auto",
     self_votes: SelfVotes = "drop",
     ballots: Ballots = "once",
@@ -49,7 +49,7 @@ def score_files(
 
     Args:
         files: Transcript files, one debate per line (docs/reference/transcript.md). Together they are one batch.
-        reward: One score per agent (win_rate, win_minus_loss), or separate streams for generating, judging and form.
+        reward: One score per agent (win_rate, win_minus_loss), streams for generating, judging and form, or module:name.
         consensus: Whose votes make the consensus a judge is held to. Auto: all up to 3 agents, others from 4 on.
         self_votes: Votes that name their author: dropped, or kept for the consensus (never for the author's own score).
         ballots: One vote per pair and turn, or the literal rule: every line counts.

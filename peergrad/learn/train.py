@@ -20,7 +20,7 @@ from peergrad.learn.datums import Datum, datums
 from peergrad.learn.losses import LossName
 from peergrad.learn.trainer import StepStats, Trainer
 from peergrad.learn.updates import joined, parts
-from peergrad.reward.rewards import RewardRules, Scored, score
+from peergrad.reward.rewards import RewardRules, Scored, Truth, nobody_knows, score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +78,18 @@ class Stopped(Exception):  # noqa: N818 (a decision, not a fault of the program)
 Rollout = Callable[[int, Sampler], Awaitable[Played]]
 
 
-async def train(trainer: Trainer, rollout: Rollout, rules: LearnRules, *, first: int = 0) -> AsyncGenerator[Step]:
+async def train(
+    trainer: Trainer,
+    rollout: Rollout,
+    rules: LearnRules,
+    *,
+    first: int = 0,
+    truth: Callable[[Debate], Truth] = lambda _: nobody_knows,
+) -> AsyncGenerator[Step]:
     """Train by self-play, yielding each step once its update is done and before the next one begins.
 
-    Keeping, evaluating and showing are the caller's, between two steps: the trainer then holds exactly the weights after
-    the step.
+    ``truth`` is for rewards that ask what is right; the built-in ones do not. Keeping, evaluating and showing are the
+    caller's, between two steps: the trainer then holds exactly the weights after the step.
     """
     sampler = await trainer.sampler()
     ahead: deque[asyncio.Future[Played]] = deque()
@@ -94,7 +101,8 @@ async def train(trainer: Trainer, rollout: Rollout, rules: LearnRules, *, first:
                 ahead.append(asyncio.ensure_future(rollout(index + len(ahead), sampler)))
             played = await ahead.popleft()
 
-            scored = tuple(score(debate, rules.reward) for debate in played.debates)
+            # Not on this thread: a reward that asks for the truth waits until it is graded.
+            scored = await asyncio.to_thread(_scored, played.debates, rules.reward, truth)
             centred = advantages(scored, center=rules.center, divide_by_std=rules.divide_by_std)
             data = tuple(
                 datum
@@ -127,6 +135,10 @@ async def train(trainer: Trainer, rollout: Rollout, rules: LearnRules, *, first:
         for task in (*ahead, *asked):
             task.cancel()
         await asyncio.gather(*ahead, *asked, return_exceptions=True)
+
+
+def _scored(debates: Sequence[Debate], rules: RewardRules, truth: Callable[[Debate], Truth]) -> tuple[Scored, ...]:
+    return tuple(score(debate, rules, truth(debate)) for debate in debates)
 
 
 def learning_rate(rules: LearnRules, step: int) -> float:

@@ -10,7 +10,7 @@ from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.types import Protocol, Question
-from peergrad.measure.grades import turn_grades
+from peergrad.measure.grades import truth_of, turn_grades
 from peergrad.measure.metrics import Metrics, answer_metrics
 from peergrad.measure.steps import answers, form
 from peergrad.reward.rewards import RewardRules, score
@@ -30,7 +30,8 @@ async def debated(
 ) -> tuple[Metrics, Played]:
     """The policy in debate with itself about each question."""
     played = await _play(protocol, questions, sampler, prefix)
-    batch = [score(debate, rules) for debate in played.debates]
+    truth = truth_of(task)
+    batch = await asyncio.to_thread(lambda: [score(debate, rules, truth(debate)) for debate in played.debates])
     name = f"eval/debate/{task.name}"
     graded = await asyncio.to_thread(answers, batch, task, name)
     measured = form(batch) | graded | {"dropped": float(len(played.dropped))}

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 
 from peergrad.debate.protocols import solution
 from peergrad.debate.types import Debate
-from peergrad.tasks.base import UNANSWERED, Grade, Grader, grade_all
+from peergrad.reward import rewards
+from peergrad.tasks.base import UNANSWERED, Grade, Grader, Task, grade_all
 
 Truth = tuple[bool | None, ...]
+
+
+def truth_of(task: Task) -> Callable[[Debate], rewards.Truth]:
+    """For a reward that asks: whether the solution of a turn of a debate is right, graded when it is asked for."""
+
+    def of(debate: Debate) -> rewards.Truth:
+        @cache
+        def right(turn: int) -> bool | None:
+            text = solution(debate, debate.turns[turn])
+            grade = UNANSWERED if text is None else task.grade(debate.question, text)
+            return None if grade.timed_out else grade.correct
+
+        return right if task.known else rewards.nobody_knows
+
+    return of
 
 
 def turn_grades(debates: Sequence[Debate], grade: Grader) -> list[tuple[Grade, ...]]:

@@ -11,7 +11,7 @@ from peergrad.debate.types import Debate
 from peergrad.learn.advantages import advantages, has_signal
 from peergrad.learn.train import LearnRules
 from peergrad.learn.trainer import RETRIED, StepStats
-from peergrad.measure.grades import truth, turn_grades
+from peergrad.measure.grades import truth, truth_of, turn_grades
 from peergrad.measure.lost import retried
 from peergrad.measure.metrics import share_right
 from peergrad.measure.quality import due_votes, vote_counts
@@ -52,7 +52,8 @@ class Sample:
 
 def gates(sample: Sample, task: Task, rules: LearnRules) -> list[Gate]:
     """Every gate, in the order in which it makes sense to mend things."""
-    scored = [score(debate, rules.reward) for debate in sample.debates]
+    truth = truth_of(task)
+    scored = [score(debate, rules.reward, truth(debate)) for debate in sample.debates]
     found = [_fits(sample)]
     if task.known:
         found += _solves(sample.answers, task)

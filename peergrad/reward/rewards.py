@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, cast
 
 from peergrad.debate.errors import UserError
+from peergrad.debate.fields import nearest
+from peergrad.debate.imports import imported, is_import_path, where_it_failed
 from peergrad.debate.types import Debate
 from peergrad.reward import pairwise
 from peergrad.reward.stream import Stream
@@ -20,15 +23,25 @@ from peergrad.reward.streams import (
 )
 from peergrad.reward.tally import Ballots, SelfVotes, Tally, tally
 
-Reward = Literal["win_rate", "win_minus_loss", "streams"]
+BUILT_IN = ("streams", "win_rate", "win_minus_loss")
+
+Truth = Callable[[int], bool | None]
+"""Whether the solution of a turn, given by its index, is right; ``None`` where nobody knows. Graded when it is asked for."""
+
+Reward = Callable[[Debate, Tally, Truth], Sequence[Stream]]
+"""What a debate is worth, from its transcript, its valid votes and, if it asks, the truth."""
+
+
+def nobody_knows(_: int) -> None:
+    """The truth where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardRules:
     """How votes become reward. The defaults are ours; each has the published rule beside it, as ``literal`` or ``all``."""
 
-    reward: Reward = "streams"
-    """One score per agent (win_rate, win_minus_loss), or separate streams for generating, judging and form."""
+    reward: str = "streams"
+    """One score per agent (win_rate, win_minus_loss), separate streams for generating, judging and form, or module:name."""
     consensus: Consensus | None = None
     """Whose votes make the consensus a judge is held to: all, or only the others'. Unset: others from 4 agents on."""
     self_votes: SelfVotes = "drop"
@@ -45,9 +58,56 @@ class RewardRules:
     """Weight of the judge stream."""
 
     def __post_init__(self) -> None:
+        if self.reward not in BUILT_IN and not is_import_path(self.reward):
+            raise UserError(
+                f"reward: {self.reward!r} is not known; {nearest(self.reward, BUILT_IN)}, or module:name of your own"
+            )
         for name in ("lambda_gen", "lambda_judge"):
             if not math.isfinite(getattr(self, name)):
                 raise UserError(f"{name}: {getattr(self, name)} is not possible; give a number")
+
+    @property
+    def function(self) -> Reward:
+        """The reward as a function; one of somebody's own is imported here, and refused if it is none."""
+        if self.reward == "streams":
+            return self._streams
+        if self.reward in BUILT_IN:
+            return self._pairwise
+        own = imported(self.reward, "reward")
+        if not callable(own):
+            raise UserError(f"reward: {self.reward!r} is {type(own).__name__}, not a function of debate, tally and truth")
+        reward = cast("Reward", own)
+        return lambda debate, tallied, truth: _own(self.reward, reward, debate, tallied, truth)
+
+    def _streams(self, debate: Debate, tallied: Tally, _: Truth) -> list[Stream]:
+        consensus = self.consensus or default_consensus(debate.agents)
+        streams = [
+            soft_vote_ratio(debate, tallied, unjudged=self.unjudged, weight=self.lambda_gen),
+            consensus_alignment(debate, tallied, consensus=consensus, weight=self.lambda_judge),
+        ]
+        return [*streams, contract_penalty(debate, tallied)] if self.format_penalty else streams
+
+    def _pairwise(self, debate: Debate, tallied: Tally, _: Truth) -> list[Stream]:
+        scores = pairwise.SCORES[self.reward](debate.agents, tallied.votes)
+        return [pairwise.returns(debate, tallied, self.reward, scores)]
+
+
+def _own(name: str, reward: Reward, debate: Debate, tallied: Tally, truth: Truth) -> list[Stream]:
+    """What somebody's own reward gives, if it has the right shape."""
+    try:
+        streams: Any = list(reward(debate, tallied, truth))
+    except Exception as error:
+        raise UserError(f"reward: {name} failed on debate {debate.id!r} ({where_it_failed(error)})") from error
+    for stream in streams:
+        if not isinstance(stream, Stream):
+            raise UserError(f"reward: {name} gave {type(stream).__name__} for debate {debate.id!r}; each must be a Stream")
+        where = f"reward: {name}, stream {stream.name!r} of debate {debate.id!r}"
+        units = debate.agents if stream.unit == "agent" else len(debate.turns)
+        if len(stream.values) != units:
+            raise UserError(f"{where}: {len(stream.values)} values for {units} {stream.unit}s; give one for each, or None")
+        if not all(value is None or math.isfinite(value) for value in stream.values):
+            raise UserError(f"{where}: a value is not a finite number; give None where there is no signal")
+    return streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +119,15 @@ class Scored:
     streams: tuple[Stream, ...]
 
 
-def score(debate: Debate, rules: RewardRules | None = None) -> Scored:
+def score(debate: Debate, rules: RewardRules | None = None, truth: Truth = nobody_knows) -> Scored:
     """Score one debate. Pure: the same transcript and rules always give the same numbers.
 
     Example: ``score(debate, RewardRules(reward="win_rate")).streams[0].values``
     """
     rules = rules or RewardRules()
-    return score_votes(debate, tally(debate, self_votes=rules.self_votes, ballots=rules.ballots), rules)
+    return score_votes(debate, tally(debate, self_votes=rules.self_votes, ballots=rules.ballots), rules, truth)
 
 
-def score_votes(debate: Debate, tallied: Tally, rules: RewardRules) -> Scored:
+def score_votes(debate: Debate, tallied: Tally, rules: RewardRules, truth: Truth = nobody_knows) -> Scored:
     """Score a debate whose votes are already counted by these rules, as several rewards may be made of the same votes."""
-    if rules.reward == "streams":
-        consensus = rules.consensus or default_consensus(debate.agents)
-        streams = [
-            soft_vote_ratio(debate, tallied, unjudged=rules.unjudged, weight=rules.lambda_gen),
-            consensus_alignment(debate, tallied, consensus=consensus, weight=rules.lambda_judge),
-        ]
-        if rules.format_penalty:
-            streams.append(contract_penalty(debate, tallied))
-    else:
-        scores = pairwise.SCORES[rules.reward](debate.agents, tallied.votes)
-        streams = [pairwise.returns(debate, tallied, rules.reward, scores)]
-    return Scored(debate, tallied, tuple(streams))
+    return Scored(debate, tallied, tuple(rules.function(debate, tallied, truth)))

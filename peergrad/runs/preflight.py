@@ -20,8 +20,9 @@ from peergrad.learn.datums import Datum, datums
 from peergrad.learn.train import learning_rate
 from peergrad.learn.trainer import StepStats, Trainer
 from peergrad.learn.updates import joined, parts
+from peergrad.measure.grades import truth_of
 from peergrad.measure.preflight import Gate, Sample, finite, gates
-from peergrad.reward.rewards import score
+from peergrad.reward.rewards import Truth, score
 from peergrad.runs.evaluation import EvalWatcher
 from peergrad.runs.players import Players, pace, policy_of
 from peergrad.runs.training import load_engine, plan
@@ -91,11 +92,11 @@ async def check(
         context = trainer.context if trainer else None
         sample = Sample(answers.debates, debates.debates, len(debates.dropped), config.debate.max_tokens, context)
         found = await asyncio.to_thread(gates, sample, made.task, config.learn)
-        per_token = None
+        per_token, truth = None, truth_of(made.task)
         if trainer:  # last, for it changes the weights
-            stats, per_token = await _update(config, debates.debates, trainer)
+            stats, per_token = await _update(config, debates.debates, truth, trainer)
             found.append(finite(stats))
-        return Checked(len(asked), tuple(found), _forecast(config, api, debates, per_token), debates.dropped)
+        return Checked(len(asked), tuple(found), _forecast(config, api, debates, truth, per_token), debates.dropped)
 
 
 async def _play(
@@ -105,14 +106,16 @@ async def _play(
     return (await play_all(protocol, questions, sampler, prefix=f"check-{part}/", done=watch.debate)).usable(part)
 
 
-async def _update(config: TrainConfig, debates: Sequence[Debate], trainer: Trainer) -> tuple[StepStats | None, float]:
+async def _update(
+    config: TrainConfig, debates: Sequence[Debate], truth: Callable[[Debate], Truth], trainer: Trainer
+) -> tuple[StepStats | None, float]:
     """The updates of the run's first step, made of the sample, and how long a token of them takes.
 
     If nothing in the sample has signal it is trained on at a learning rate of 0, for the time it takes.
     """
     learn = config.learn
-    data = _data(debates[: learn.batch], config, all_of_them=False)
-    tried = data or _data(debates[:1], config)
+    data = _data(debates[: learn.batch], config, truth, all_of_them=False)
+    tried = data or _data(debates[:1], config, truth)
     lr = learning_rate(learn, 0) if data else 0.0
     await trainer.step(tried[:1], learn.loss, 0.0)  # the first one may have things to set up
     started = time.monotonic()
@@ -121,7 +124,9 @@ async def _update(config: TrainConfig, debates: Sequence[Debate], trainer: Train
     return stats if data else None, per_token
 
 
-def _forecast(config: TrainConfig, api: ApiConfig, played: Played, per_token: float | None) -> Forecast:
+def _forecast(
+    config: TrainConfig, api: ApiConfig, played: Played, truth: Callable[[Debate], Truth], per_token: float | None
+) -> Forecast:
     learn, debates = config.learn, played.debates
     in_all = learn.steps * learn.batch / len(debates)
     used = [turn.used for debate in debates for turn in debate.turns if turn.used]
@@ -130,14 +135,16 @@ def _forecast(config: TrainConfig, api: ApiConfig, played: Played, per_token: fl
     if per_token is None:  # behind an API
         usd = (read * api.price_in + sampled * api.price_out) / 1e6
         return Forecast(learn.steps, sampled, read, 0.0, sampling_s, 0.0, usd)
-    trained = sum(map(len, _data(debates, config))) * in_all
+    trained = sum(map(len, _data(debates, config, truth))) * in_all
     return Forecast(learn.steps, sampled, read, trained, sampling_s, trained * per_token)
 
 
-def _data(debates: Sequence[Debate], config: TrainConfig, *, all_of_them: bool = True) -> list[Datum]:
+def _data(
+    debates: Sequence[Debate], config: TrainConfig, truth: Callable[[Debate], Truth], *, all_of_them: bool = True
+) -> list[Datum]:
     """The training sequences of debates: of all, or as in a run of those with signal."""
     learn = config.learn
-    scored = [score(debate, learn.reward) for debate in debates]
+    scored = [score(debate, learn.reward, truth(debate)) for debate in debates]
     centred = advantages(scored, center=learn.center, divide_by_std=learn.divide_by_std)
     return [
         datum

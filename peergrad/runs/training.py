@@ -27,6 +27,7 @@ from peergrad.learn.updates import joined
 from peergrad.learn.warm import Teacher, demonstrate, lesson, recorded
 from peergrad.measure.alarms import alarms
 from peergrad.measure.evaluate import debated, direct
+from peergrad.measure.grades import truth_of
 from peergrad.measure.steps import step_metrics
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.loggers import Loggers, open_loggers
@@ -89,6 +90,7 @@ class Plan:
 
 def plan(config: TrainConfig) -> Plan:
     """Check everything that can be checked without a model."""
+    _ = config.learn.reward.function  # one of somebody's own is imported
     rules, apart = config.task.rules(config.keep.seed), config.held_out
     task, held_out = open_task(config.task.task, rules, held_out=apart.eval_questions, eval_name=apart.eval_task)
     if config.learn.batch > len(task):
@@ -252,7 +254,8 @@ class _Training:
         """The loop itself, and around it what is kept of every step."""
         learn = self.config.learn
         history = [line for line in self.run.metrics() if line["phase"] == "train"]
-        async with contextlib.aclosing(train(self.trainer, self._rollout(), learn, first=at.step)) as steps:
+        truth = truth_of(self.plan.task)
+        async with contextlib.aclosing(train(self.trainer, self._rollout(), learn, first=at.step, truth=truth)) as steps:
             async for step in steps:
                 at = Progress(step.index + 1)
                 if step.stats:

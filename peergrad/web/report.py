@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from peergrad.config import TrainConfig
 from peergrad.debate.errors import UserError
+from peergrad.debate.imports import is_import_path
 from peergrad.measure.lost import Updates
+from peergrad.reward.rewards import RewardRules
 from peergrad.runs import files
 from peergrad.runs.folder import Run
 from peergrad.runs.skipped import Skipped
@@ -66,10 +69,15 @@ def report(run: Run) -> str:
         ),
         curves(history),
         tag("h2", "Debates"),
-        side_by_side(samples(run), settings.learn.reward, regrade),
+        side_by_side(samples(run), _shown_by(settings.learn.reward), regrade),
         tag("p", "Written by peergrad from the run's folder; the same folder gives the same page.", class_="end"),
     )
     return f"<!doctype html>\n{tag('html', head, tag('body', main), lang='en')}\n"
+
+
+def _shown_by(rules: RewardRules) -> RewardRules:
+    """The rules debates are shown by. A folder somebody sent names a reward, and no code is run for it."""
+    return replace(rules, reward="streams") if is_import_path(rules.reward) else rules
 
 
 def _config(run: Run) -> TrainConfig | None:
@@ -85,9 +93,11 @@ def _state(history: History, config: TrainConfig | None) -> str:
         done = f"{len(history.warm):,} steps of warm start, no self-play yet"
     if config is None:
         return f"{done}. Its settings (config.toml) can't be read, so rewards are shown by the default rules."
+    own = config.learn.reward.reward
+    by = f" It trained on {clip(own, 80)[0]}; rewards below are shown by the default one." if is_import_path(own) else ""
     if history.steps >= config.learn.steps:
-        return f"Finished: {done}."
-    return f"Not finished: {done}, of {config.learn.steps:,}."
+        return f"Finished: {done}.{by}"
+    return f"Not finished: {done}, of {config.learn.steps:,}.{by}"
 
 
 def _alarms(history: History, run: Run) -> Safe | None:

@@ -308,10 +308,10 @@ def test_what_is_not_a_number_changes_no_weight(tmp_path, monkeypatch, where):  
             next(iter(found.by_name.values())).view(-1)[0] = torch.nan
         return backward.Gradient(float("nan"), found.by_name, found.logprobs) if poisoned() and where == "loss" else found
 
-    def score(debate, rules):
+    def score(debate, rules, truth):
         from dataclasses import replace
 
-        scored = real_score(debate, rules)
+        scored = real_score(debate, rules, truth)
         if not (made and made[0].steps >= 2 and where == "reward"):
             return scored
         first, *rest = scored.streams

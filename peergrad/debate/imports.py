@@ -1,0 +1,47 @@
+"""Somebody's own object by its import path, wherever a built-in name may stand."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from functools import cache
+from typing import Any
+
+from peergrad.debate.errors import UserError
+
+
+def is_import_path(name: str) -> bool:
+    """Whether a name is an import path rather than a built-in's name. Example: ``my_rewards:agreement``."""
+    return ":" in name
+
+
+@cache
+def imported(path: str, setting: str) -> Any:
+    """The object ``module:name`` stands for. Modules in the current folder are found too, after installed ones."""
+    module, _, name = path.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+        raise UserError(f"{setting}: {path!r} is no import path; give module:name, such as my_module:my_{setting}")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # last, so that a file here never stands in for a library
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        why = f"no module {error.name!r} is installed or in {os.getcwd()}"
+        raise UserError(f"{setting}: {path!r} can't be imported ({why})") from error
+    except Exception as error:  # it is somebody's code, which may do anything
+        raise UserError(f"{setting}: {path!r} can't be imported ({type(error).__name__}: {error})") from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise UserError(f"{setting}: module {module!r} has no {name!r}")
+        found = getattr(found, part)
+    return found
+
+
+def where_it_failed(error: BaseException) -> str:
+    """What an exception in somebody's code says, and the line it comes from."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    line = f", {trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}" if trace else ""
+    return f"{type(error).__name__}: {error}{line}"

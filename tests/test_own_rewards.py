@@ -1,0 +1,111 @@
+"""A reward of one's own by its import path: in Python, in a run, on the command line; what does not fit is a sentence."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from peergrad import RewardRules, Run, UserError, dump, load, score
+from peergrad.runs.folder import Progress
+from peergrad.web.report import report
+from tests.helpers import parallel
+from tests.runs.test_run import run
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def debate(*answers):
+    """Three agents who give these answers, one round after the other."""
+    made = json.loads(dump(parallel(3, *[["N/A"] * 3] * (len(answers) // 3))))
+    for turn, answer in zip(made["turns"], answers, strict=True):
+        turn["text"] = turn["text"].replace("42", answer)
+    return load(json.dumps(made))
+
+
+@pytest.fixture
+def here(monkeypatch, tmp_path):
+    """A folder to write modules in, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    before, known = list(sys.path), set(sys.modules)
+    yield tmp_path
+    sys.path[:] = before
+    for name in set(sys.modules) - known:
+        if Path(getattr(sys.modules[name], "__file__", None) or "").parent == tmp_path:
+            del sys.modules[name]
+
+
+def test_the_examples(monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, str(EXAMPLES)])
+    one = debate(r"\boxed{1}", r"\boxed{2}", "none", r"\boxed{2}", r"\boxed{2}", r"\boxed{1}")
+    (stream,) = score(one, RewardRules(reward="my_rewards:agreement")).streams
+    assert stream.values == (0.5, 0.5, None, 0.5, 0.5, 0.0)
+    truth = [False, False, None, True, True, True]
+    (stream,) = score(one, RewardRules(reward="my_rewards:correctness"), truth.__getitem__).streams
+    assert stream.values == (0.0, 0.0, None, 1.0, 1.0, 1.0)
+
+
+def test_a_run_trains_on_it_and_goes_on(here):
+    (here / "own.py").write_text(
+        "from peergrad.reward.stream import Stream\n"
+        "def right(debate, tally, truth):\n"
+        "    return [Stream('right', 'turn', tuple(float(truth(t)) + len(debate.turns[t].text) / 1e4"
+        " for t in range(len(debate.turns))))]\n"
+    )
+    run(here / "run", reward="own:right", steps=2)
+    made = run(here / "run", reward="own:right", steps=3)
+    steps = [line for line in made.metrics() if line["phase"] == "train"]
+    assert [line["step"] for line in steps] == [1, 2, 3]
+    assert all("reward/right/seat/0" in line and "reward/gen/seat/0" not in line for line in steps)
+    assert made.newest()[0] == Progress(3)
+    with pytest.raises(UserError, match="reward"):
+        run(here / "run", reward="streams", steps=4)
+
+
+def test_on_the_command_line(tmp_path):
+    transcript = tmp_path / "debates.jsonl"
+    transcript.write_text(dump(debate(r"\boxed{1}", r"\boxed{1}", r"\boxed{2}")) + "\n")
+    command = [str(Path(sys.executable).parent / "peergrad"), "score", str(transcript), "--json", "--reward"]
+    made = subprocess.run([*command, "my_rewards:agreement"], cwd=EXAMPLES, capture_output=True, text=True, check=True)
+    assert [stream["name"] for stream in json.loads(made.stdout)["debates"][0]["streams"]] == ["agreement"]
+    for name, why in (("agrement", "is not known"), ("my_rewards:agrement", "has no 'agrement'")):
+        made = subprocess.run([*command, name], cwd=EXAMPLES, capture_output=True, text=True, check=False)
+        assert made.returncode == 2
+        assert why in made.stderr
+        assert "Traceback" not in made.stderr
+
+
+WRONG = {
+    "import nowhere_to_be_found\ndef f(*_): ...": "no module 'nowhere_to_be_found' is installed",
+    "1 / 0": r"can't be imported \(ZeroDivisionError",
+    "def g(*_): ...": "module 'wrong.*' has no 'f'",
+    "f = 7": "is int, not a function of debate, tally and truth",
+    "def f(*_):\n    return 1 / 0": r"failed on debate 'd' \(ZeroDivisionError: .*wrong\d+.py, line 2",
+    "def f(*_):\n    return [1]": "gave int for debate 'd'; each must be a Stream",
+    "def f(debate, tally, truth):\n    return [Stream('x', 'turn', (1.0,))]": "1 values for 3 turns; give one for each",
+    "def f(debate, tally, truth):\n    return [Stream('x', 'agent', (1.0, None, float('nan')))]": "is not a finite number",
+}
+
+
+@pytest.mark.parametrize("number", range(len(WRONG)))
+def test_what_does_not_fit_is_a_sentence(here, number):
+    code, why = list(WRONG.items())[number]
+    (here / f"wrong{number}.py").write_text(f"{code}\nfrom peergrad.reward.stream import Stream\n")
+    with pytest.raises(UserError, match=why):
+        score(debate("1", "2", "3"), RewardRules(reward=f"wrong{number}:f"))
+
+
+@pytest.mark.parametrize("name", ["x:", ":y", "../x:y", "os.path:join()", "a b:c"])
+def test_what_is_no_import_path_is_a_sentence(name):
+    with pytest.raises(UserError, match="is no import path"):
+        _ = RewardRules(reward=name).function
+
+
+def test_nothing_is_imported_for_the_report_of_a_folder(here):
+    made = run(here / "run", steps=1)
+    (here / "sent.py").write_text("raise SystemExit('it was run')\n")
+    config = made.path / "config.toml"
+    config.write_text(config.read_text().replace('reward = "streams"', 'reward = "sent:reward"'))
+    assert "It trained on sent:reward" in report(Run(made.path))
+    assert "sent" not in sys.modules
