@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Callable
-from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -17,7 +16,7 @@ from peergrad.learn.train import Stopped
 from peergrad.leaving import until_done
 from peergrad.live import Screen, before_and_after, too_many_lost
 from peergrad.runs.folder import Run
-from peergrad.runs.training import plan, train_run
+from peergrad.runs.training import plan_run, train_run
 from peergrad.web.report import write_report
 
 
@@ -61,14 +60,14 @@ def _use(run: Run, path: str) -> str:
 
 
 def _newest(config: TrainConfig) -> str:
-    run = Run(config.keep.out or Path())
+    run = Run(config.keep.folder)
     found = run.checkpoints()
     return found[-1].name if found else "the beginning"
 
 
 def estimate(config: TrainConfig) -> str:
     """What a step takes at most, in tokens, as far as it can be known without the model's tokenizer."""
-    made = plan(config)
+    made = plan_run(config)
     debate, batch = config.debate, config.learn.batch
     replies = batch * debate.agents * debate.max_rounds
     questions = [made.task[index] for index in range(min(20, len(made.task)))]

@@ -3,12 +3,17 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from peergrad import RewardRules, Run, UserError, dump, load, score
+from peergrad import Question, RewardRules, Run, UserError, dump, load, score
+from peergrad.eval_command import _trained_on
+from peergrad.measure.grades import truth_of
+from peergrad.runs.export import export
 from peergrad.runs.folder import Progress
+from peergrad.tasks.files import Questions
 from peergrad.web.report import report
 from tests.helpers import parallel
 from tests.runs.test_run import run
@@ -81,10 +86,20 @@ WRONG = {
     "1 / 0": r"can't be imported \(ZeroDivisionError",
     "def g(*_): ...": "module 'wrong.*' has no 'f'",
     "f = 7": "is int, not a function of debate, tally and truth",
-    "def f(*_):\n    return 1 / 0": r"failed on debate 'd' \(ZeroDivisionError: .*wrong\d+.py, line 2",
-    "def f(*_):\n    return [1]": "gave int for debate 'd'; each must be a Stream",
-    "def f(debate, tally, truth):\n    return [Stream('x', 'turn', (1.0,))]": "1 values for 3 turns; give one for each",
-    "def f(debate, tally, truth):\n    return [Stream('x', 'agent', (1.0, None, float('nan')))]": "is not a finite number",
+    "def f(*_):\n    return 1 / 0": r"debate 'd': failed \(ZeroDivisionError: .*wrong\d+.py, line 2",
+    "def f(*_):\n    return [0]": "debate 'd': gave int; each must be a Stream",
+    "def f(*_):\n    return []": "gave no stream",
+    "def f(*_):\n    return [Stream('x', 'turn', (1.0,))]": "1 values for 3 turns; give one for each",
+    "def f(*_):\n    return [Stream('x', 'turn', 1.0)]": "its values are not numbers",
+    "def f(*_):\n    return [Stream('x', 'turn', ('a',) * 3)]": "its values are not numbers",
+    "def f(*_):\n    return [Stream('x', 'turns', (1.0,) * 3)]": "is of 'turns'; give 'turn' or 'agent'",
+    "def f(*_):\n    return [Stream('x', 'turn', (1.0,) * 3)] * 2": "names of their own",
+    "def f(*_):\n    return [Stream('x', u, (1.0,) * 3) for u in ('turn', 'agent')]": "names of their own",
+    "def f(*_):\n    return [Stream(u, u, (1.0,) * 3) for u in ('turn', 'agent')]": "all are of turns or all of agents",
+    "def f(*_):\n    return [Stream('x', 'turn', (1.0,) * 3, ('solution'))]": "sections are 'solution'",
+    "def f(*_):\n    return [Stream('x', 'turn', (1.0,) * 3, ('answer',))]": "sections are .'answer',.; give a tuple",
+    "def f(*_):\n    return [Stream('x', 'agent', (1.0, None, float('nan')))]": "a number is not finite",
+    "def f(*_):\n    return [Stream('x', 'agent', (1.0,) * 3, None, float('inf'))]": "a number is not finite",
 }
 
 
@@ -102,10 +117,30 @@ def test_what_is_no_import_path_is_a_sentence(name):
         _ = RewardRules(reward=name).function
 
 
-def test_nothing_is_imported_for_the_report_of_a_folder(here):
+def test_nothing_is_imported_that_a_folder_names(here):
     made = run(here / "run", steps=1)
     (here / "sent.py").write_text("raise SystemExit('it was run')\n")
     config = made.path / "config.toml"
     config.write_text(config.read_text().replace('reward = "streams"', 'reward = "sent:reward"'))
     assert "It trained on sent:reward" in report(Run(made.path))
+    assert _trained_on(str(made.path))
+    assert "only reward" not in (export(Run(made.path), here / "adapter") / "README.md").read_text()
     assert "sent" not in sys.modules
+    with pytest.raises(SystemExit, match="it was run"):  # a person's own settings are another matter
+        run(here / "other", reward="sent:reward")
+
+
+def test_numbers_of_any_kind_are_plain_ones(here):
+    (here / "kinds.py").write_text(
+        "import numpy as np\nfrom peergrad.reward.stream import Stream\n"
+        "def f(*_):\n    return [Stream('x', 'turn', (np.float32(0.5), True, None))]\n"
+    )
+    (stream,) = score(debate("1", "2", "3"), RewardRules(reward="kinds:f")).streams
+    assert json.dumps(stream.values) == "[0.5, 1.0, null]"
+
+
+def test_nobody_knows_what_is_right_where_there_is_no_answer():
+    task = Questions("mixed", (Question("a", "?", style="boxed", answer="1"), Question("b", "?", style="boxed")))
+    for question, wanted in zip(task.questions, ([True, False, False], [None] * 3), strict=True):
+        one = replace(debate(r"\boxed{1}", r"\boxed{2}", "none"), question=question)
+        assert [truth_of(task)(one)(turn) for turn in range(3)] == wanted

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
+from peergrad.debate.imports import is_import_path
 from peergrad.debate.types import Debate
 from peergrad.learn.advantages import advantages, has_signal
 from peergrad.learn.train import LearnRules
@@ -57,10 +58,10 @@ def gates(sample: Sample, task: Task, rules: LearnRules) -> list[Gate]:
     found = [_fits(sample)]
     if task.known:
         found += _solves(sample.answers, task)
-    found.append(_votes(scored))
-    if task.known:
-        found.append(_judgement(scored, task))
-    return [*found, _judge_stream(scored, rules.reward), _signal(scored, rules)]
+    about_votes = [_votes(scored), *([_judgement(scored, task)] if task.known else [])]
+    if is_import_path(rules.reward.reward):  # it need not ask for votes
+        about_votes = [replace(gate, verdict="warn") if gate.verdict == "fail" else gate for gate in about_votes]
+    return [*found, *about_votes, _judge_stream(scored, rules.reward), _signal(scored, rules)]
 
 
 def finite(stats: StepStats | None) -> Gate:
@@ -96,7 +97,7 @@ def _solves(answers: Sequence[Debate], task: Task) -> list[Gate]:
 
 
 def _votes(scored: Sequence[Scored]) -> Gate:
-    """Votes are the only reward: without them there is nothing to learn from."""
+    """Votes are what the built-in rewards are made of: without them there is nothing to learn from."""
     cast = [due_votes(one) for one in scored]
     found = ratio([part for part, _ in cast], [whole for _, whole in cast])
     if found is None:

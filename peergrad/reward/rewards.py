@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from peergrad.debate.contract import FULL
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
 from peergrad.debate.imports import imported, is_import_path, where_it_failed
@@ -94,20 +95,41 @@ class RewardRules:
 
 def _own(name: str, reward: Reward, debate: Debate, tallied: Tally, truth: Truth) -> list[Stream]:
     """What somebody's own reward gives, if it has the right shape."""
+    where = f"reward: {name}, debate {debate.id!r}"
     try:
-        streams: Any = list(reward(debate, tallied, truth))
+        streams: list[Any] = list(reward(debate, tallied, truth))
     except Exception as error:
-        raise UserError(f"reward: {name} failed on debate {debate.id!r} ({where_it_failed(error)})") from error
-    for stream in streams:
-        if not isinstance(stream, Stream):
-            raise UserError(f"reward: {name} gave {type(stream).__name__} for debate {debate.id!r}; each must be a Stream")
-        where = f"reward: {name}, stream {stream.name!r} of debate {debate.id!r}"
-        units = debate.agents if stream.unit == "agent" else len(debate.turns)
-        if len(stream.values) != units:
-            raise UserError(f"{where}: {len(stream.values)} values for {units} {stream.unit}s; give one for each, or None")
-        if not all(value is None or math.isfinite(value) for value in stream.values):
-            raise UserError(f"{where}: a value is not a finite number; give None where there is no signal")
-    return streams
+        raise UserError(f"{where}: failed ({where_it_failed(error)})") from error
+    if not streams:
+        raise UserError(f"{where}: gave no stream; give one, with None for every turn if there is no signal")
+    if wrong := [type(stream).__name__ for stream in streams if not isinstance(stream, Stream)]:
+        raise UserError(f"{where}: gave {wrong[0]}; each must be a Stream")
+    if len({stream.name for stream in streams}) < len(streams) or len({stream.unit for stream in streams}) > 1:
+        raise UserError(f"{where}: streams need names of their own, and all are of turns or all of agents")
+    return [_whole(stream, debate, f"{where}, stream {stream.name!r}") for stream in streams]
+
+
+def _whole(stream: Stream, debate: Debate, where: str) -> Stream:
+    """A stream with plain numbers, as many as there must be, for sections that there are."""
+    units = {"agent": debate.agents, "turn": len(debate.turns)}.get(stream.unit)
+    if units is None:
+        raise UserError(f"{where}: is of {stream.unit!r}; give 'turn' or 'agent'")
+    try:
+        values = [None if value is None else float(value) for value in stream.values]
+        numbers = [stream.weight, *(value for value in values if value is not None)]
+        sections = None if stream.sections is None else {*stream.sections}
+        finite = all(map(math.isfinite, numbers))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{where}: its values are not numbers ({error}); give one for each {stream.unit}, or None") from None
+    if len(values) != units:
+        raise UserError(f"{where}: {len(values)} values for {units} {stream.unit}s; give one for each, or None")
+    if not finite:
+        raise UserError(f"{where}: a number is not finite; give None where there is no signal")
+    if sections is not None and (isinstance(stream.sections, str) or not sections <= {*FULL.names}):
+        raise UserError(
+            f"{where}: sections are {stream.sections!r}; give a tuple of {', '.join(FULL.names)}, or None for all"
+        )
+    return replace(stream, values=tuple(values))
 
 
 @dataclass(frozen=True, slots=True)

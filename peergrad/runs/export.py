@@ -7,6 +7,7 @@ from pathlib import Path
 
 from peergrad.config import TrainConfig
 from peergrad.debate.errors import UserError
+from peergrad.reward.rewards import BUILT_IN
 from peergrad.runs import files
 from peergrad.runs.folder import Progress, Run
 from peergrad.settings import from_file
@@ -24,7 +25,7 @@ tags:
 # {name}
 
 A LoRA adapter for `{model}`, trained by self-play debate with [peergrad](https://pypi.org/project/peergrad/): copies of the
-model answered questions, criticised each other and voted, and the votes were the only reward.
+model answered questions, criticised each other and voted{only}.
 
 - task: {task}, {questions} questions
 - step {step} of {steps}, {batch} debates a step, {agents} agents, {rounds} rounds, {protocol}
@@ -77,6 +78,7 @@ def export(run: Run, to: Path, step: int | None = None) -> Path:
         rounds=config.debate.max_rounds,
         protocol=config.debate.protocol,
         reward=config.learn.reward.reward,
+        only=", and the votes were the only reward" if config.learn.reward.reward in BUILT_IN else "",
         lr=config.learn.lr,
         seed=config.keep.seed,
         questions_sha256=facts.get("questions_sha256"),

@@ -25,7 +25,7 @@ from peergrad.measure.preflight import Gate, Sample, finite, gates
 from peergrad.reward.rewards import Truth, score
 from peergrad.runs.evaluation import EvalWatcher
 from peergrad.runs.players import Players, pace, policy_of
-from peergrad.runs.training import load_engine, plan
+from peergrad.runs.training import load_engine, plan_run
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ async def check(
 
     A model behind an API can be checked as well, though only its debates: it can't be trained.
     """
-    made = plan(config)
+    made = plan_run(config)
     for note in made.notes:
         watch.warn(note)
     asked = [made.task[index] for index in made.order(0)[:questions]]  # what the run would ask first
@@ -96,7 +96,8 @@ async def check(
         if trainer:  # last, for it changes the weights
             stats, per_token = await _update(config, debates.debates, truth, trainer)
             found.append(finite(stats))
-        return Checked(len(asked), tuple(found), _forecast(config, api, debates, truth, per_token), debates.dropped)
+        forecast = await asyncio.to_thread(_forecast, config, api, debates, truth, per_token)
+        return Checked(len(asked), tuple(found), forecast, debates.dropped)
 
 
 async def _play(
@@ -114,8 +115,8 @@ async def _update(
     If nothing in the sample has signal it is trained on at a learning rate of 0, for the time it takes.
     """
     learn = config.learn
-    data = _data(debates[: learn.batch], config, truth, all_of_them=False)
-    tried = data or _data(debates[:1], config, truth)
+    data = await asyncio.to_thread(_data, debates[: learn.batch], config, truth, all_of_them=False)
+    tried = data or await asyncio.to_thread(_data, debates[:1], config, truth)
     lr = learning_rate(learn, 0) if data else 0.0
     await trainer.step(tried[:1], learn.loss, 0.0)  # the first one may have things to set up
     started = time.monotonic()

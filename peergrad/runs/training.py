@@ -89,8 +89,7 @@ class Plan:
 
 
 def plan(config: TrainConfig) -> Plan:
-    """Check everything that can be checked without a model."""
-    _ = config.learn.reward.function  # one of somebody's own is imported
+    """Check everything that can be checked without a model. No code that the settings name is imported: see ``plan_run``."""
     rules, apart = config.task.rules(config.keep.seed), config.held_out
     task, held_out = open_task(config.task.task, rules, held_out=apart.eval_questions, eval_name=apart.eval_task)
     if config.learn.batch > len(task):
@@ -113,6 +112,12 @@ def plan(config: TrainConfig) -> Plan:
     if config.engine.engine == "tinker":
         check_service(config.engine, config.update)
     return Plan(config, config.debate.build(config.engine), task, held_out, teach, lessons)
+
+
+def plan_run(config: TrainConfig) -> Plan:
+    """``plan`` for settings a person gave, rather than a folder: a reward of one's own is imported, or refused."""
+    _ = config.learn.reward.function
+    return plan(config)
 
 
 def load_engine(config: TrainConfig, say: Callable[[str], None] = lambda _: None) -> Trainer:
@@ -156,7 +161,7 @@ async def train_run(
     Example: ``asyncio.run(train_run(preset("demo")))``
     """
     watch = watch or Nobody()
-    made = plan(config)
+    made = plan_run(config)
     for note in made.notes:
         watch.warn(note)
     run = Run(made.config.keep.folder, watch.warn)

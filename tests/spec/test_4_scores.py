@@ -1,9 +1,13 @@
 """SPEC 4: scores from votes."""
 
+import sys
+from types import ModuleType
+
 import pytest
 
 from peergrad.reward.pairwise import win_minus_loss, win_rate
 from peergrad.reward.rewards import RewardRules, score
+from peergrad.reward.stream import Stream
 from peergrad.reward.streams import default_consensus
 from peergrad.reward.tally import tally
 from tests.helpers import parallel, sequential
@@ -135,3 +139,15 @@ def test_4_9_streams_name_the_votes_behind_each_number(reward):  # SPEC 4.9
         assert by_name["judge"][5:] == ((), (), (0, 1), (0, 1), ())
     else:
         assert by_name[reward] == ((0, 1, 2), (0, 1), (), (2,), ())
+
+
+def test_4_10_own_rewards(monkeypatch):  # SPEC 4.10
+    module = ModuleType("spec_4_10")
+    module.right = lambda debate, tally, truth: [
+        Stream("right", "agent", tuple(len(tally.votes) if truth(agent) else None for agent in range(debate.agents)))
+    ]
+    monkeypatch.setitem(sys.modules, "spec_4_10", module)
+    rules = RewardRules(reward="spec_4_10:right")
+    (stream,) = score(CIRCLE, rules, lambda turn: turn > 0).streams
+    assert (stream.name, stream.values) == ("right", (None, 3.0, 3.0))
+    assert score(CIRCLE, rules).streams[0].values == (None, None, None)  # nobody knows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +13,7 @@ from peergrad.engines.local import cache_kernels, kernels, vocabulary_kernels
 from peergrad.engines.local.decoder import Decoder, Layer
 from peergrad.engines.local.forward import Adapter
 from peergrad.engines.local.sizes import Card, Costs
+from peergrad.engines.local.stacked import Added, Stacked, fits, stacked
 
 if TYPE_CHECKING:
     from peergrad.engines.local.state import State
@@ -22,37 +22,6 @@ if TYPE_CHECKING:
 _ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048)
 
 
-@dataclass(frozen=True, eq=False)
-class _Stacked:
-    """A matrix with an adapter's below it, so that one product is both: x · weightᵀ, and behind it x · downᵀ.
-
-    With few rows a product takes as long as starting it. The base model's own matrix becomes a part of this one.
-    """
-
-    both: Tensor  # (outputs + inner, inputs)
-    bias: Tensor | None  # with zeros for the adapter's part
-    up: Tensor  # (outputs, inner)
-
-    @staticmethod
-    def on(weights: dict[str, Tensor], name: str, bias: Tensor | None, down: Tensor, up: Tensor) -> _Stacked:
-        both = torch.cat((weights[name], down))
-        # ``data``: writing the adapter's part is no change of the weights, which a gradient under way would refuse.
-        weights[name] = both.data[: len(up)]
-        return _Stacked(both, bias if bias is None else F.pad(bias, (0, len(down))), up.clone())
-
-    def fits(self, down: Tensor, up: Tensor) -> bool:
-        return up.shape == self.up.shape and len(self.both) == len(up) + len(down)
-
-    def take(self, down: Tensor, up: Tensor) -> None:
-        self.both[len(up) :] = down
-        self.up.copy_(up)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        y, inner = F.linear(x, self.both, self.bias).split((len(self.up), len(self.both) - len(self.up)), -1)
-        return y.addmm_(inner, self.up.T)
-
-
-_Added = list[dict[str, _Stacked]]
 _Rotations = tuple[Tensor, Tensor]  # cosines and sines
 
 
@@ -66,7 +35,7 @@ class Graphs:
 
     def _forget(self) -> None:
         self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
-        self._added: _Added = []
+        self._added: Added = []
         self._memory = None
         self._read: list[_Rotations] = []  # a graph knows addresses: what is there must stay
 
@@ -74,7 +43,7 @@ class Graphs:
         """Draw with this adapter from now on."""
         if adapter is None:
             return
-        if not _fits(self._added, adapter):
+        if not fits(self._added, adapter):
             self._forget()  # also those without an adapter: the base model's matrices move
             self._added = stacked(self._decoder, adapter)
         for buffers, layer in zip(self._added, adapter, strict=True):
@@ -115,24 +84,7 @@ class Graphs:
         return graph
 
 
-def stacked(decoder: Decoder, adapter: Adapter) -> _Added:
-    """Room for adapters of this one's shape below the matrices they add to."""
-    return [
-        {
-            name: _Stacked.on(layer.weights, name, layer.bias if name == "qkv" else None, *pair)
-            for name, pair in added.items()
-        }
-        for layer, added in zip(decoder.layers, adapter, strict=True)
-    ]
-
-
-def _fits(added: _Added, adapter: Adapter) -> bool:
-    return [*map(set, added)] == [*map(set, adapter)] and all(
-        buffers[name].fits(*pair) for buffers, layer in zip(added, adapter, strict=True) for name, pair in layer.items()
-    )
-
-
-def decode(decoder: Decoder, state: State, rows: int, adapter: _Added | None, rotations: _Rotations) -> None:
+def decode(decoder: Decoder, state: State, rows: int, adapter: Added | None, rotations: _Rotations) -> None:
     """``State.step`` with fused kernels: the same arithmetic as ``Decoder.hidden`` for one token a row."""
     shape = decoder.shape
     at = state.at[:rows]
@@ -154,7 +106,7 @@ def decode(decoder: Decoder, state: State, rows: int, adapter: _Added | None, ro
     state.took(rows, ids, logprobs)
 
 
-def _times(x: Tensor, layer: Layer, name: str, more: Mapping[str, _Stacked]) -> Tensor:
+def _times(x: Tensor, layer: Layer, name: str, more: Mapping[str, Stacked]) -> Tensor:
     if name in more:
         return more[name](x)
     return F.linear(x, layer.weights[name], layer.bias if name == "qkv" else None)
