@@ -27,7 +27,7 @@ interop-skyrl: .venv-skyrl/ready
 check: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(MAKE) test
 
