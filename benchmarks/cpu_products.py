@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional as F
 
-from peergrad.engines.local.onednn import Packed, worth_packing
+from peergrad.engines.local.model.onednn import Packed, worth_packing
 
 SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536))  # a layer's four matrices
 LAYERS = 10

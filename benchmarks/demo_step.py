@@ -20,7 +20,7 @@ from pathlib import Path
 from peergrad.config import TrainConfig, preset
 from peergrad.debate.types import Ask, Reply
 from peergrad.engines.local import engine as local
-from peergrad.engines.local.generate import Generator
+from peergrad.engines.local.sample.generate import Generator
 from peergrad.learn.trainer import StepStats
 from peergrad.runs.folder import Run
 from peergrad.runs.training import load_engine, train_run

@@ -18,8 +18,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from peergrad import Batcher, Parallel, Question, advantages, credit, datums, play_all, score
-from peergrad.engines.local.backward import gradient
 from peergrad.engines.local.engine import Local
+from peergrad.engines.local.train.backward import gradient
 
 
 async def main() -> None:

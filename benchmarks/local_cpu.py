@@ -27,7 +27,7 @@ from peergrad import Batcher, Parallel, Question, play_all
 from peergrad.debate.sampler import Answer, Sampler
 from peergrad.debate.types import Ask
 from peergrad.engines.local.engine import Local
-from peergrad.engines.local.models import resolve
+from peergrad.engines.local.fetch.models import resolve
 
 
 class Full:

@@ -22,11 +22,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from peergrad.engines.local.backward import gradient
-from peergrad.engines.local.decoder import Decoder
-from peergrad.engines.local.forward import Adapter
-from peergrad.engines.local.generate import Generator, Job
-from peergrad.engines.local.lora import Lora, LoraRules
+from peergrad.engines.local.model.decoder import Decoder
+from peergrad.engines.local.model.forward import Adapter
+from peergrad.engines.local.model.lora import Lora, LoraRules
+from peergrad.engines.local.sample.generate import Generator, Job
+from peergrad.engines.local.train.backward import gradient
 from peergrad.learn.datums import Datum
 
 BANDWIDTH = 4.3e12  # bytes/s a large copy reaches on an H200

@@ -33,8 +33,8 @@ from peergrad.config import preset
 from peergrad.debate.play import Played
 from peergrad.debate.protocols import Direct
 from peergrad.engines.local.engine import Local
-from peergrad.engines.local.generate import Generator
-from peergrad.engines.local.lora import LoraRules
+from peergrad.engines.local.model.lora import LoraRules
+from peergrad.engines.local.sample.generate import Generator
 from peergrad.learn.datums import Datum
 from peergrad.learn.train import self_play, train
 from peergrad.learn.trainer import StepStats

@@ -14,7 +14,7 @@ from rich.text import Text
 from peergrad import Parallel, Question, Scripted, advantages, credit, datums, play, score
 from peergrad.debate.contract import said
 from peergrad.debate.quote import visible
-from peergrad.show import as_tables
+from peergrad.terminal.scores import as_tables
 
 QUESTION = Question("pens", "Tom buys 3 boxes of 4 pens and loses 2 pens. How many pens are left?", style="boxed")
 

@@ -1,5 +1,5 @@
 """``python -m peergrad``."""
 
-from peergrad.cli import main
+from peergrad.cli.main import main
 
 main()

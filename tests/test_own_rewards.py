@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from peergrad import Question, RewardRules, Run, UserError, dump, load, score
-from peergrad.eval_command import _trained_on
+from peergrad.cli.eval import _trained_on
 from peergrad.measure.grades import truth_of
 from peergrad.runs.export import export
 from peergrad.runs.folder import Progress

@@ -128,7 +128,7 @@ def load_engine(config: TrainConfig, say: Callable[[str], None] = lambda _: None
         raise UserError("base_url: a model behind an API can debate, but not learn; for a Tinker service give engine tinker")
     try:
         from peergrad.engines.local.engine import Local
-        from peergrad.engines.local.lora import LoraRules
+        from peergrad.engines.local.model.lora import LoraRules
     except ImportError as error:
         raise UserError(f"model: the local engine needs {error.name}; pip install 'peergrad[local]'") from None
     engine, update = config.engine, config.update

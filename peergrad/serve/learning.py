@@ -12,7 +12,7 @@ from torch import Tensor
 
 from peergrad.debate.errors import UserError
 from peergrad.engines.local.engine import AdamRules, Local
-from peergrad.engines.local.sampler import LocalSampler
+from peergrad.engines.local.sample.sampler import LocalSampler
 from peergrad.serve.lessons import Lesson
 from peergrad.serve.promises import Promises
 from peergrad.serve.refusals import Busy

@@ -11,7 +11,7 @@ from tinker.proto import tinker_public_pb2 as pb
 
 from peergrad.debate.fields import Field
 from peergrad.engines.local.engine import Local
-from peergrad.engines.local.lora import LoraRules
+from peergrad.engines.local.model.lora import LoraRules
 from peergrad.serve.learning import Learner
 from peergrad.serve.lessons import lesson
 from peergrad.serve.promises import Promises

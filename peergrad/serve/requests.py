@@ -11,7 +11,7 @@ import numpy as np
 
 from peergrad.debate.fields import Field
 from peergrad.engines.local.engine import AdamRules
-from peergrad.engines.local.sampler import Start
+from peergrad.engines.local.sample.sampler import Start
 from peergrad.serve.refusals import Missing
 from peergrad.serve.store import About
 

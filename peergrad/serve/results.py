@@ -11,8 +11,8 @@ import numpy as np
 from tinker.proto import tinker_public_pb2 as pb
 
 from peergrad.debate.types import Floats, Ids
-from peergrad.engines.local.backward import Gradient
-from peergrad.engines.local.sampler import Sampled
+from peergrad.engines.local.sample.sampler import Sampled
+from peergrad.engines.local.train.backward import Gradient
 
 PROTOBUF = "application/x-protobuf"
 

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from peergrad.debate.fields import Field
-from peergrad.engines.local.sampler import LocalSampler
+from peergrad.engines.local.sample.sampler import LocalSampler
 from peergrad.serve.learning import Learner
 from peergrad.serve.promises import Promises
 from peergrad.serve.refusals import Busy, Missing

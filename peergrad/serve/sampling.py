@@ -9,7 +9,7 @@ from functools import partial
 
 from peergrad.debate.errors import EngineError
 from peergrad.debate.types import Floats, Ids
-from peergrad.engines.local.sampler import LocalSampler, Sampled, Start, Wanted
+from peergrad.engines.local.sample.sampler import LocalSampler, Sampled, Start, Wanted
 
 # A burst of requests comes in pieces: it is over when nothing came for so long.
 _PAUSE_S, _PAUSES = 0.004, 12

@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 from peergrad.debate.fields import Field
 from peergrad.engines.local.engine import Local
-from peergrad.engines.local.sampler import LocalSampler
+from peergrad.engines.local.sample.sampler import LocalSampler
 from peergrad.serve.refusals import Missing
 from peergrad.serve.requests import saved
 from peergrad.serve.store import Store

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from peergrad import cli
+from peergrad.cli import main as cli
 from peergrad.debate.transcript import read_file
 from tests.debating.speaking import PEERGRAD, ROOT, asked, objects, peergrad, replying, round_of, said, seat
 from tests.hostile.corpus import PAYLOADS

@@ -11,13 +11,13 @@ import transformers
 from peft import PeftModel
 
 from peergrad import UserError
-from peergrad.engines.local.backward import gradient
-from peergrad.engines.local.chat import Chat
-from peergrad.engines.local.decoder import Decoder
 from peergrad.engines.local.engine import Local
-from peergrad.engines.local.foreign import ForeignDecoder
-from peergrad.engines.local.loading import forward, load
-from peergrad.engines.local.lora import Lora, LoraRules
+from peergrad.engines.local.model.chat import Chat
+from peergrad.engines.local.model.decoder import Decoder
+from peergrad.engines.local.model.hf_model import ForeignDecoder
+from peergrad.engines.local.model.loading import forward, load
+from peergrad.engines.local.model.lora import Lora, LoraRules
+from peergrad.engines.local.train.backward import gradient
 from peergrad.learn.datums import Datum
 from tests.local.test_training import DATA, reference, trained_engine
 from tests.local.tiny import FOREIGN, ask, engine, model, tokenizer
@@ -178,7 +178,7 @@ def test_chunks_and_capped_logits_are_noticed():
 
     with pytest.raises(UserError, match="its logits are not a product"):
         forward(Capped(model("gemma").config))
-    from peergrad.engines.local import survey
+    from peergrad.engines.local.model import probe as survey
 
     survey._watched.context = 4096
     masks = transformers.masking_utils

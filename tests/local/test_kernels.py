@@ -4,12 +4,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from peergrad.engines.local import ops
-from peergrad.engines.local.lora import Lora, LoraRules
-from peergrad.engines.local.state import State, draw
+from peergrad.engines.local.model import ops
+from peergrad.engines.local.model.lora import Lora, LoraRules
+from peergrad.engines.local.sample.state import State, draw
 
 pytest.importorskip("triton")
-from peergrad.engines.local import cache_kernels, kernels, vocabulary_kernels
+from peergrad.engines.local.model import kernels, vocabulary_kernels
+from peergrad.engines.local.sample import cache_kernels
 from tests.local.tiny import engine
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -119,8 +120,8 @@ def test_log_probabilities_and_their_slopes(monkeypatch):
 @pytest.mark.parametrize("rank", [None, 4])
 def test_a_step_as_the_graph_has_it_is_the_plain_one(kind, rank):
     """What is captured in a graph, run by itself: the same tokens, and the same keys and values in the pool."""
-    from peergrad.engines.local.graphs import decode
-    from peergrad.engines.local.stacked import stacked
+    from peergrad.engines.local.sample.cuda_graphs import decode
+    from peergrad.engines.local.sample.stacked_lora import stacked
 
     if DEVICE == "cuda":
         pytest.skip("the tiny model's parts are for a CPU")
@@ -147,7 +148,7 @@ def test_a_step_as_the_graph_has_it_is_the_plain_one(kind, rank):
 
 
 def test_graphs_are_captured_anew_when_the_matrices_they_read_move():
-    from peergrad.engines.local.graphs import Graphs
+    from peergrad.engines.local.sample.cuda_graphs import Graphs
 
     decoder = engine("llama").decoder
     graphs = Graphs(decoder, State(decoder, ROWS, 64, 16))

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from peergrad import EngineError, UserError
-from peergrad.engines.local import backward, cache, state
 from peergrad.engines.local import engine as engines
 from peergrad.engines.local.engine import Local
-from peergrad.engines.local.memory import ran_out
-from peergrad.engines.local.sampler import Wanted, _start
+from peergrad.engines.local.model.memory import ran_out
+from peergrad.engines.local.sample import cache, state
+from peergrad.engines.local.sample.sampler import Wanted, _start
+from peergrad.engines.local.train import backward
 from tests.local.test_training import DATA, cpu_is_full, gpu_is_full, trained_engine
 from tests.local.tiny import ask, engine
 

@@ -24,9 +24,9 @@ transformers = pytest.importorskip("transformers")
 from tokenizers import pre_tokenizers  # noqa: E402
 
 from peergrad.debate.errors import EngineError, UserError  # noqa: E402
-from peergrad.engines.local import gguf as convert_module  # noqa: E402
-from peergrad.engines.local import models  # noqa: E402
-from peergrad.engines.local.models import MODELS, cached, prefetch, resolve  # noqa: E402
+from peergrad.engines.local.fetch import gguf as convert_module  # noqa: E402
+from peergrad.engines.local.fetch import models  # noqa: E402
+from peergrad.engines.local.fetch.models import MODELS, cached, prefetch, resolve  # noqa: E402
 
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -59,7 +59,7 @@ def test_second_start_is_quick(smollm2):
     assert said == []
     code = (
         "import time; start = time.perf_counter()\n"
-        "from peergrad.engines.local.models import resolve\n"
+        "from peergrad.engines.local.fetch.models import resolve\n"
         "folder = resolve('smollm2')\n"
         "import torch, transformers\n"
         "torch.set_num_threads(1)\n"
@@ -210,7 +210,7 @@ def run(code, *arguments, **options):
 RESOLVE = """
 import sys
 from peergrad.debate.errors import EngineError, UserError
-from peergrad.engines.local.models import resolve
+from peergrad.engines.local.fetch.models import resolve
 try:
     print(resolve(sys.argv[1]))
 except (EngineError, UserError) as error:

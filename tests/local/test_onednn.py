@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from peergrad.engines.local.onednn import Packed, worth_packing
+from peergrad.engines.local.model.onednn import Packed, worth_packing
 from tests.local.test_training import trained_engine
 from tests.local.tiny import ask
 

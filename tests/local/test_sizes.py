@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from peergrad.engines.local import sizes as module
-from peergrad.engines.local.forward import Matrix, Shape
+from peergrad.engines.local.model.forward import Matrix, Shape
 from peergrad.engines.local.sizes import GIB, Card, Costs, Sizes, Wishes, fit, sizes, told
 from tests.local.tiny import engine
 

@@ -8,9 +8,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from peergrad import Parallel, Question, advantages, credit, datums, play, score
-from peergrad.engines.local.backward import gradient
 from peergrad.engines.local.engine import Local
-from peergrad.engines.local.models import resolve
+from peergrad.engines.local.fetch.models import resolve
+from peergrad.engines.local.train.backward import gradient
 from tests.local.tiny import ask
 
 pytestmark = pytest.mark.alone

@@ -2,9 +2,9 @@
 
 import torch
 
-from peergrad.engines.local.decoder import _Product
-from peergrad.engines.local.lora import Lora, LoraRules
-from peergrad.engines.local.stacked import Stacked, fits, stacked
+from peergrad.engines.local.model.decoder import _Product
+from peergrad.engines.local.model.lora import Lora, LoraRules
+from peergrad.engines.local.sample.stacked_lora import Stacked, fits, stacked
 from tests.local.tiny import engine
 
 

@@ -12,10 +12,10 @@ import torch
 from peft import PeftModel
 
 from peergrad import EngineError, UserError
-from peergrad.engines.local import backward
-from peergrad.engines.local.backward import gradient
-from peergrad.engines.local.lora import LoraRules
-from peergrad.engines.local.prefix_tree import micro_batches, prefix_trees
+from peergrad.engines.local.model.lora import LoraRules
+from peergrad.engines.local.train import backward
+from peergrad.engines.local.train.backward import gradient
+from peergrad.engines.local.train.prefix_tree import micro_batches, prefix_trees
 from peergrad.learn import losses as oracle
 from peergrad.learn.datums import Datum
 from tests.local.tiny import ask, engine, model, tokenizer

@@ -10,9 +10,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from peergrad.debate.types import Ask, Message
-from peergrad.engines.local.chat import Chat
 from peergrad.engines.local.engine import Local
-from peergrad.engines.local.loading import forward
+from peergrad.engines.local.model.chat import Chat
+from peergrad.engines.local.model.loading import forward
 
 # In the manner of each family: how turns are delimited, what is inserted, trimmed or dropped.
 CHATML = (

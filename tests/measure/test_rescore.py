@@ -17,9 +17,9 @@ from peergrad.measure.rescore import rescore
 from peergrad.measure.statistics import Interval
 from peergrad.reward.rewards import RewardRules
 from peergrad.runs.folder import Run
-from peergrad.show_rescore import verdict
 from peergrad.tasks.base import TIMED_OUT, UNANSWERED
 from peergrad.tasks.open import regrade
+from peergrad.terminal.rescore import verdict
 from tests.helpers import parallel, short
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -241,7 +241,7 @@ def test_bad_paths_get_one_sentence(tmp_path):
 
 def test_no_heavy_library_is_loaded():
     code = (
-        "import sys\nfrom peergrad.cli import main\n"
+        "import sys\nfrom peergrad.cli.main import main\n"
         f"sys.argv = ['peergrad', 'rescore', {str(GOLDEN / 'worked.jsonl')!r}, '--json']\n"
         "try:\n    main()\nexcept SystemExit as done:\n    assert done.code == 0\n"
         "assert not {'torch', 'transformers', 'scipy', 'rich.table'} & set(sys.modules)\n"

@@ -16,7 +16,8 @@ from urllib.parse import quote
 
 import pytest
 
-from peergrad import Parallel, Question, UserError, cli, dump, play_all
+from peergrad import Parallel, Question, UserError, dump, play_all
+from peergrad.cli import main as cli
 from peergrad.config import ApiConfig
 from peergrad.engines.openai.engine import Api
 from peergrad.engines.openai.rules import ApiRules
@@ -277,7 +278,7 @@ def test_a_secret_that_is_still_coming_is_held_back():
 
 
 def test_importing_peergrad_imports_no_client():
-    code = "import peergrad, peergrad.cli, sys; assert not {'openai', 'httpx2', 'tenacity'} & sys.modules.keys()"
+    code = "import peergrad, peergrad.cli.main, sys; assert not {'openai', 'httpx2', 'tenacity'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 

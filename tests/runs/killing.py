@@ -29,7 +29,7 @@ ARGS += ["--threads", "1", "--eval-questions", "2", "--eval-debates", "1", "--ev
 
 def train(out: Path, extra: list[str] | None = None) -> int:
     """``peergrad train`` in this process."""
-    from peergrad import cli
+    from peergrad.cli import main as cli
 
     sys.argv = ["peergrad", "train", "--out", str(out), *ARGS, *(extra or [])]
     try:
@@ -121,7 +121,7 @@ def signalled(out: Path, log: Path, phase: str, number: int = signal.SIGTERM, ti
     """Train, and get a signal when a phase begins for the second time; the exit code and how long it took to leave."""
 
     def work() -> int:
-        from peergrad.live import Screen
+        from peergrad.terminal.training import Screen
 
         real, begun = Screen.begin, []
 
@@ -144,8 +144,8 @@ def slowly(out: Path, log: Path, what: str) -> tuple[int | None, float]:
     """Train with one part that takes a minute, and get SIGTERM within it; the exit code and how long it took to leave."""
 
     def work() -> int:
-        from peergrad import live
         from peergrad.engines.local.engine import Local
+        from peergrad.terminal import training as live
 
         def slow(*_, **__) -> None:
             Path(f"{out}.asked").write_text(str(time.time()))
@@ -251,9 +251,9 @@ def main(kills: int, saves: str, seed: int) -> dict:
     import torch
 
     torch.set_num_threads(1)
-    import peergrad.cli
+    import peergrad.cli.main
+    import peergrad.cli.train
     import peergrad.engines.local.engine
-    import peergrad.train_command
 
     engine = peergrad.engines.local.engine.Local.load_model(str(PARROT), threads=1)  # brings most of transformers
     del engine

@@ -25,10 +25,10 @@ from peergrad.runs.evaluation import evaluate, plan
 from peergrad.runs.players import Player, player
 from peergrad.runs.training import train_run
 from peergrad.settings import changed
-from peergrad.show_result import result_text
 from peergrad.tasks.arithmetic import Arithmetic
 from peergrad.tasks.base import TIMED_OUT
 from peergrad.tasks.files import Questions
+from peergrad.terminal.result import result_text
 from tests.helpers import short
 
 PARROT = Path(__file__).parent.parent / "fixtures" / "parrot"

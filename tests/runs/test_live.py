@@ -4,9 +4,9 @@ import io
 
 from rich.console import Console
 
-from peergrad.live import Screen, before_and_after
 from peergrad.measure.alarms import Alarm
 from peergrad.runs.folder import Progress
+from peergrad.terminal.training import Screen, before_and_after
 
 LINE = {"replies/readable": 0.5, "votes/per_due_turn": 0.25, "debates/without_signal": 0.0, "debates/dropped": 1.0}
 LINE |= {"tokens/sampled_per_s": 80.0}

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from peergrad import UserError, leaving, train_command
+from peergrad import UserError
+from peergrad.cli import signals as leaving
+from peergrad.cli import train as train_command
 from peergrad.config import preset
 from peergrad.learn.datums import Datum
 from peergrad.learn.train import Stopped
 from peergrad.learn.trainer import Fault
-from peergrad.live import Screen, before_and_after, too_many_lost
 from peergrad.measure.lost import Updates
 from peergrad.runs import skipped
 from peergrad.runs.folder import Progress, Run
@@ -26,6 +27,7 @@ from peergrad.runs.skipped import MOST_BYTES, Skipped, read_skipped
 from peergrad.runs.training import load_engine, train_run
 from peergrad.runs.watch import Nobody
 from peergrad.settings import changed
+from peergrad.terminal.training import Screen, before_and_after, too_many_lost
 from tests.bandit import Bandit
 
 PARROT = Path(__file__).parent.parent / "fixtures" / "parrot"

@@ -18,7 +18,8 @@ from peergrad.config import preset
 from peergrad.debate.errors import EngineError
 from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Reply
-from peergrad.engines.local import backward, engine
+from peergrad.engines.local import engine
+from peergrad.engines.local.train import backward
 from peergrad.learn.train import Stopped
 from peergrad.runs import training
 from peergrad.runs.export import export

@@ -23,7 +23,7 @@ from peergrad import Debate, Parallel, Question, Sequential, UserError, dump, lo
 from peergrad.debate.protocols import Direct
 from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Ask, Message, Reply
-from peergrad.engines.local.models import resolve
+from peergrad.engines.local.fetch.models import resolve
 from peergrad.engines.openai.engine import Api
 from peergrad.engines.openai.rules import ApiRules
 

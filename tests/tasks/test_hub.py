@@ -67,7 +67,7 @@ def test_without_the_hub_there_is_a_sentence(tmp_path, monkeypatch):
 
 def test_without_the_library_there_is_a_sentence(tmp_path):
     """In a process of its own, which is kept from importing it."""
-    code = "import sys; sys.modules['datasets'] = None; from peergrad.cli import main; main()"
+    code = "import sys; sys.modules['datasets'] = None; from peergrad.cli.main import main; main()"
     args = ["train", "--dry-run", "--task", "gsm8k"]
     done = subprocess.run([sys.executable, "-c", code, *args], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from peergrad import cli
+from peergrad.cli import main as cli
 
 GOOD = b'{"question": "1 + 1?", "answer": "2"}\n'
 KINDS = "give a .jsonl, .json or .csv file, or one of them with .gz on its end"

@@ -99,7 +99,7 @@ def free_port() -> int:
 
 
 def _peergrad(argv: list[str], environ: dict[str, str]) -> int:
-    from peergrad import cli
+    from peergrad.cli import main as cli
 
     os.environ.update(environ)
     sys.argv = ["peergrad", *argv]
@@ -116,10 +116,10 @@ def main() -> None:
     torch.set_num_threads(1)
     import uvicorn  # noqa: F401
 
+    import peergrad.cli.train
     import peergrad.engines.local.engine
     import peergrad.engines.tinker.engine
     import peergrad.serve.app
-    import peergrad.train_command
 
     peergrad.engines.local.engine.Local.load_model(str(PARROT), threads=1)  # brings most of transformers
     for line in sys.stdin:

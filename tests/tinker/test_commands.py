@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-from peergrad import debate_command, eval_command
+from peergrad.cli import debate as debate_command
+from peergrad.cli import eval as eval_command
 from peergrad.config import ApiConfig, EngineConfig, preset
 from peergrad.debate.errors import UserError
 from peergrad.debate.transcript import read_file
@@ -35,7 +36,7 @@ class Finder:
 sys.meta_path.insert(0, Finder())
 found = importlib.util.find_spec
 importlib.util.find_spec = lambda name, package=None: None if name.split(".")[0] in MISSING else found(name, package)
-from peergrad import cli
+from peergrad.cli import main as cli
 codes = []
 for argv in json.loads(sys.argv[1]):
     sys.argv = ["peergrad", *argv]

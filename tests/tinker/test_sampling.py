@@ -9,7 +9,7 @@ import pytest
 
 from peergrad.debate.errors import EngineError
 from peergrad.engines.local.engine import Local
-from peergrad.engines.local.sampler import Start
+from peergrad.engines.local.sample.sampler import Start
 from peergrad.serve.sampling import Desk
 from tests.runs.killing import PARROT
 

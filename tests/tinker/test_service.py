@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from tinker.proto import tinker_public_pb2 as pb
 
 from peergrad import UserError
+from peergrad.cli.serve import ServeConfig, _bound, serve
 from peergrad.engines.local.engine import Local
 from peergrad.runs import files
 from peergrad.serve import learning, promises, service, sessions
@@ -21,7 +22,6 @@ from peergrad.serve.refusals import Gone
 from peergrad.serve.results import Result
 from peergrad.serve.service import ServeRules, Service
 from peergrad.serve.store import Store
-from peergrad.serve_command import ServeConfig, _bound, serve
 from tests.runs.killing import PARROT
 from tests.tinker.messages import PROTOBUF, adam, add, lesson
 

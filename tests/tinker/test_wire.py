@@ -18,18 +18,18 @@ from safetensors.torch import load_file
 from starlette.responses import JSONResponse, Response
 
 from peergrad import UserError
+from peergrad.cli.serve import ServeConfig, serve
 from peergrad.debate.errors import EngineError
 from peergrad.debate.types import Ask, Message
-from peergrad.engines.local.chat import load_chat
 from peergrad.engines.local.engine import Local
-from peergrad.engines.local.lora import LoraRules
-from peergrad.engines.local.sampler import Start
+from peergrad.engines.local.model.chat import load_chat
+from peergrad.engines.local.model.lora import LoraRules
+from peergrad.engines.local.sample.sampler import Start
 from peergrad.engines.tinker.engine import Tinker
 from peergrad.engines.tinker.rules import TinkerRules
 from peergrad.learn import losses
 from peergrad.learn.datums import Datum
 from peergrad.serve.sampling import Desk
-from peergrad.serve_command import ServeConfig, serve
 from tests.runs.killing import PARROT
 from tests.tinker.messages import PROTOBUF, adam, lesson
 from tests.tinker.processes import Server

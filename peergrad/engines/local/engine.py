@@ -22,15 +22,15 @@ from torch import Tensor
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.types import Ask, Tokens
-from peergrad.engines.local.backward import Gradient, gradient
-from peergrad.engines.local.chat import Chat, load_chat
-from peergrad.engines.local.forward import Forward
-from peergrad.engines.local.generate import Generator
-from peergrad.engines.local.loading import load
-from peergrad.engines.local.lora import Lora, LoraRules
-from peergrad.engines.local.memory import FULL, ran_out
-from peergrad.engines.local.sampler import LocalSampler
+from peergrad.engines.local.model.chat import Chat, load_chat
+from peergrad.engines.local.model.forward import Forward
+from peergrad.engines.local.model.loading import load
+from peergrad.engines.local.model.lora import Lora, LoraRules
+from peergrad.engines.local.model.memory import FULL, ran_out
+from peergrad.engines.local.sample.generate import Generator
+from peergrad.engines.local.sample.sampler import LocalSampler
 from peergrad.engines.local.sizes import Wishes, sizes
+from peergrad.engines.local.train.backward import Gradient, gradient
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import Bounds, LossName, optim_metrics
 from peergrad.learn.trainer import NOT_FINITE, RETRIED, Fault, StepStats
@@ -117,7 +117,7 @@ class Local:
         With float16 sampler and trainer agree eight times more closely than with bfloat16, but activations beyond 65,504
         overflow; updates that meet one are skipped.
         """
-        from peergrad.engines.local.models import resolve
+        from peergrad.engines.local.fetch.models import resolve
 
         folder = resolve(model, say=say)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")

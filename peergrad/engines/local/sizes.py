@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from peergrad.engines.local.decoder import Decoder
-from peergrad.engines.local.forward import Forward, Groups, Shape
-from peergrad.engines.local.ops import SCORED_AT_ONCE
+from peergrad.engines.local.model.decoder import Decoder
+from peergrad.engines.local.model.forward import Forward, Groups, Shape
+from peergrad.engines.local.model.ops import SCORED_AT_ONCE
 
 GIB = 2**30
 

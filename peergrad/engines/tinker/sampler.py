@@ -10,7 +10,7 @@ import tinker
 from peergrad.debate.errors import EngineError
 from peergrad.debate.sampler import Answer, all_of
 from peergrad.debate.types import Ask, Reply, Tokens
-from peergrad.engines.local.chat import Chat
+from peergrad.engines.local.model.chat import Chat
 from peergrad.engines.tinker.line import Line
 
 

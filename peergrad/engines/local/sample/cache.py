@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from peergrad.debate.types import Ids
-from peergrad.engines.local.forward import Attend, Shape
-from peergrad.engines.local.memory import FULL, ran_out
+from peergrad.engines.local.model.forward import Attend, Shape
+from peergrad.engines.local.model.memory import FULL, ran_out
 
 BLOCK = 16
 
@@ -64,7 +64,7 @@ class Pool:
 
     def attend_prompts(self, rows: Tensor, positions: Tensor, lengths: Sequence[int]) -> Attend:
         """``attend`` by a kernel that reads rows in place, on a GPU, with the new tokens of several packed end to end."""
-        from peergrad.engines.local import cache_kernels
+        from peergrad.engines.local.sample import cache_kernels
 
         device = rows.device
         row_of = rows.repeat_interleave(torch.tensor(lengths, device=device), output_size=sum(lengths))

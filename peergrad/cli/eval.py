@@ -10,20 +10,20 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from peergrad.bars import Bars
+from peergrad.cli.signals import until_done
 from peergrad.config import EvalConfig, TrainConfig
 from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
 from peergrad.engines.openai.rules import host
-from peergrad.leaving import until_done
 from peergrad.measure.result import compared
 from peergrad.runs import training
 from peergrad.runs.eval_folder import read_result
 from peergrad.runs.evaluation import EvalPlan, evaluate, plan
 from peergrad.runs.players import address_of, run_of
 from peergrad.settings import changed, flat, from_file
-from peergrad.show_result import print_comparison, print_result, result_text
 from peergrad.tasks.open import open_questions
+from peergrad.terminal.progress import Bars
+from peergrad.terminal.result import print_comparison, print_result, result_text
 
 
 def evaluate_model(config: EvalConfig, as_json: bool) -> None:

@@ -20,13 +20,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from peergrad.engines.local import ops
-from peergrad.engines.local.forward import Forward
-from peergrad.engines.local.lora import Lora
-from peergrad.engines.local.losses import token_losses
-from peergrad.engines.local.memory import FULL, ran_out, to_device
-from peergrad.engines.local.packed import Unpad, packed_attention
-from peergrad.engines.local.prefix_tree import Node, micro_batches, prefix_trees
+from peergrad.engines.local.model import ops
+from peergrad.engines.local.model.forward import Forward
+from peergrad.engines.local.model.lora import Lora
+from peergrad.engines.local.model.memory import FULL, ran_out, to_device
+from peergrad.engines.local.train.losses import token_losses
+from peergrad.engines.local.train.packed_attention import Unpad, packed_attention
+from peergrad.engines.local.train.prefix_tree import Node, micro_batches, prefix_trees
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import Bounds, LossName
 
@@ -198,7 +198,7 @@ def _halves(trees: list[Node]) -> list[list[Node]] | None:
 
 def _scoring(device: torch.device) -> Any:
     if device.type == "cuda":
-        from peergrad.engines.local import vocabulary_kernels
+        from peergrad.engines.local.model import vocabulary_kernels
 
         return vocabulary_kernels
     return ops

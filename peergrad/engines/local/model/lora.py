@@ -14,7 +14,7 @@ from torch import Tensor
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
-from peergrad.engines.local.forward import Adapter, Forward, Groups, Matrix
+from peergrad.engines.local.model.forward import Adapter, Forward, Groups, Matrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.text import Text
 
+from peergrad.cli.signals import until_done
 from peergrad.config import TrainConfig
 from peergrad.debate.quote import visible
 from peergrad.debate.types import Debate
 from peergrad.learn.train import Stopped
-from peergrad.leaving import until_done
-from peergrad.live import Screen, before_and_after, too_many_lost
 from peergrad.runs.folder import Run
 from peergrad.runs.training import plan_run, train_run
+from peergrad.terminal.training import Screen, before_and_after, too_many_lost
 from peergrad.web.report import write_report
 
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from peergrad.debate.errors import UserError
-from peergrad.engines.local.forward import Adapter, Attend, Groups, Shape
-from peergrad.engines.local.memory import ran_out
-from peergrad.engines.local.survey import refuse, survey
+from peergrad.engines.local.model.forward import Adapter, Attend, Groups, Shape
+from peergrad.engines.local.model.memory import ran_out
+from peergrad.engines.local.model.probe import refuse, survey
 
 ATTENTION = "peergrad"
 
@@ -44,7 +44,7 @@ class ForeignDecoder:
         """Take over a model after looking at it closely; one that can't be run exactly is refused."""
         from transformers import AttentionInterface
 
-        from peergrad.engines.local.trial import trial
+        from peergrad.engines.local.self_check import trial
 
         AttentionInterface.register(ATTENTION, _attention)
         model.eval().requires_grad_(False)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from peergrad.engines.local.cache import Shelf
-from peergrad.engines.local.forward import Forward
-from peergrad.engines.local.memory import FULL, ran_out
-from peergrad.engines.local.state import State
+from peergrad.engines.local.model.forward import Forward
+from peergrad.engines.local.model.memory import FULL, ran_out
+from peergrad.engines.local.sample.cache import Shelf
+from peergrad.engines.local.sample.state import State
 
 if TYPE_CHECKING:
-    from peergrad.engines.local.generate import Job
+    from peergrad.engines.local.sample.generate import Job
 
 
 # On a GPU rows are as long as the next multiple of this.

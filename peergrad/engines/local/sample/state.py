@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peergrad.engines.local.cache import Pool
-from peergrad.engines.local.decoder import Decoder
-from peergrad.engines.local.forward import Adapter, Forward
+from peergrad.engines.local.model.decoder import Decoder
+from peergrad.engines.local.model.forward import Adapter, Forward
+from peergrad.engines.local.sample.cache import Pool
 
 if TYPE_CHECKING:
-    from peergrad.engines.local.generate import Job
+    from peergrad.engines.local.sample.generate import Job
 
 
 class State:
@@ -31,8 +31,8 @@ class State:
         self.draw = draw
         self._graphs = None
         if device.type == "cuda" and isinstance(decoder, Decoder):
-            from peergrad.engines.local import vocabulary_kernels
-            from peergrad.engines.local.graphs import Graphs
+            from peergrad.engines.local.model import vocabulary_kernels
+            from peergrad.engines.local.sample.cuda_graphs import Graphs
 
             self.draw = vocabulary_kernels.draw
             self._graphs = Graphs(decoder, self)

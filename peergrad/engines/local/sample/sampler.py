@@ -17,11 +17,11 @@ import numpy as np
 from peergrad.debate.errors import EngineError
 from peergrad.debate.sampler import Answer
 from peergrad.debate.types import Ask, Floats, Ids, Reply, Tokens
-from peergrad.engines.local.chat import Chat
-from peergrad.engines.local.forward import Adapter
-from peergrad.engines.local.generate import Job
-from peergrad.engines.local.memory import FULL, ran_out
-from peergrad.engines.local.scoring import logprobs
+from peergrad.engines.local.model.chat import Chat
+from peergrad.engines.local.model.forward import Adapter
+from peergrad.engines.local.model.memory import FULL, ran_out
+from peergrad.engines.local.sample.generate import Job
+from peergrad.engines.local.train.scoring import logprobs
 
 if TYPE_CHECKING:
     from peergrad.engines.local.engine import Local

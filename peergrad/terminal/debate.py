@@ -17,7 +17,7 @@ from peergrad.debate.quote import visible
 from peergrad.debate.types import Ask, Debate, Protocol, Reply, Turn
 from peergrad.measure.ending import seat_name
 from peergrad.runs.debating import Took
-from peergrad.show_debate import Page, print_turn
+from peergrad.terminal.turns import Page, print_turn
 
 _TAG = re.compile("|".join(map(re.escape, FULL.tags)))
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from peergrad.engines.local.cache import Pool
-from peergrad.engines.local.packed import packed_attention
-from peergrad.engines.local.prefix_tree import Node
-from peergrad.engines.local.survey import refuse
+from peergrad.engines.local.model.probe import refuse
+from peergrad.engines.local.sample.cache import Pool
+from peergrad.engines.local.train.packed_attention import packed_attention
+from peergrad.engines.local.train.prefix_tree import Node
 
 if TYPE_CHECKING:
-    from peergrad.engines.local.foreign import ForeignDecoder
+    from peergrad.engines.local.model.hf_model import ForeignDecoder
 
 _LENGTHS = (9, 6)
 _START = 5
@@ -29,7 +29,7 @@ _TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.02, torch.bfloat16: 0.1}
 @torch.no_grad()
 def trial(decoder: ForeignDecoder, model: Any) -> None:
     """Refuse a model whose logits differ from its own."""
-    from peergrad.engines.local.foreign import ATTENTION
+    from peergrad.engines.local.model.hf_model import ATTENTION
 
     generator = torch.Generator().manual_seed(0)
     texts = [torch.randint(decoder.shape.vocabulary, (n,), generator=generator).to(decoder.device) for n in _LENGTHS]

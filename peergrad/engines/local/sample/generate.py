@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from peergrad.debate.types import Floats, Ids
-from peergrad.engines.local.cache import Held
-from peergrad.engines.local.decoder import Decoder
-from peergrad.engines.local.forward import Adapter, Forward
-from peergrad.engines.local.memory import FULL, ran_out
-from peergrad.engines.local.room import Room
-from peergrad.engines.local.state import State
+from peergrad.engines.local.model.decoder import Decoder
+from peergrad.engines.local.model.forward import Adapter, Forward
+from peergrad.engines.local.model.memory import FULL, ran_out
+from peergrad.engines.local.sample.cache import Held
+from peergrad.engines.local.sample.room import Room
+from peergrad.engines.local.sample.state import State
 
 # A GPU draws several tokens before the host looks, and goes on while it looks. What a row draws after its end is
 # thrown away.

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from peergrad.engines.local.decoder import Decoder
-from peergrad.engines.local.forward import Adapter
+from peergrad.engines.local.model.decoder import Decoder
+from peergrad.engines.local.model.forward import Adapter
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from peergrad.bars import Bars
+from peergrad.cli.signals import until_done
 from peergrad.config import ApiConfig, TrainConfig
 from peergrad.debate.quote import visible
-from peergrad.leaving import until_done
-from peergrad.live import clock
 from peergrad.runs.preflight import Checked, Forecast, check
+from peergrad.terminal.progress import Bars
+from peergrad.terminal.training import clock
 
 _COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "unknown": "yellow"}
 

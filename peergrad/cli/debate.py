@@ -11,20 +11,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from peergrad.bars import Bars
+from peergrad.cli.signals import until_done
 from peergrad.config import DebateConfig, DebatesConfig, TrainConfig
 from peergrad.debate.errors import UserError
 from peergrad.debate.types import Ask, Debate, Question, Reply
-from peergrad.leaving import until_done
 from peergrad.measure.ending import Ending, as_object, ending, used
 from peergrad.runs.debating import WEAK, DebatesPlan, Took, debate_all, paid, plan
 from peergrad.runs.players import address_of, run_of
 from peergrad.settings import changed, flat, from_file
-from peergrad.show_debate import Page, one_line, print_ending, took
-from peergrad.stage import Stage
 from peergrad.tasks.lines import lines_of, typed_questions
 from peergrad.tasks.open import open_questions
 from peergrad.tasks.rows import stem
+from peergrad.terminal.debate import Stage
+from peergrad.terminal.progress import Bars
+from peergrad.terminal.turns import Page, one_line, print_ending, took
 
 WEAK_TOKENS = 128
 

@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from peergrad import __version__
+from peergrad.cli.serve import ServeConfig
+from peergrad.cli.serve import serve as run_server
 from peergrad.config import ApiConfig, DebatesConfig, EvalConfig, TrainConfig, preset
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
@@ -23,8 +25,6 @@ from peergrad.learn.advantages import Center, advantages
 from peergrad.reward.rewards import RewardRules, score
 from peergrad.reward.streams import Unjudged
 from peergrad.reward.tally import Ballots, SelfVotes
-from peergrad.serve_command import ServeConfig
-from peergrad.serve_command import serve as run_server
 from peergrad.settings import changed, from_file, to_toml
 
 app = tyro.extras.SubcommandApp()
@@ -70,7 +70,7 @@ def score_files(
     )
     batch = [score(debate, rules) for path in files for debate in read_file(path)]
     centred = advantages(batch, center=center)
-    from peergrad import show  # brings rich, which --json does not need
+    from peergrad.terminal import scores as show  # brings rich, which --json does not need
 
     if json:
         print(show.as_json(batch, centred))
@@ -102,10 +102,10 @@ def rescore_debates(
         format_penalty: Punish unreadable turns and missing votes (streams only).
         json: Print one JSON object instead of tables.
     """
-    from peergrad import show_rescore  # brings rich, as for score
     from peergrad.measure.rescore import rescore
     from peergrad.runs.folder import Run
     from peergrad.tasks.open import regrade
+    from peergrad.terminal import rescore as show_rescore  # brings rich, as for score
 
     if not paths:
         raise UserError("PATH: is missing; give a run's folder or a transcript file")
@@ -135,7 +135,7 @@ def list_models(get: str | None = None) -> None:
     Args:
         get: Download and convert a model now: an alias, a hub id or a GGUF file. A later run then starts quickly.
     """
-    from peergrad.engines.local import models  # needs no torch until something is converted
+    from peergrad.engines.local.fetch import models  # needs no torch until something is converted
 
     if get is not None:
         models.prefetch(get, say=lambda sentence: print(visible(sentence), file=sys.stderr))
@@ -168,7 +168,7 @@ def add_train(base: TrainConfig) -> None:
             config: A TOML file with settings, which go before the preset's; what is given here goes before both.
             dry_run: Check all settings, print them and what a step costs, and load nothing.
         """
-        from peergrad import train_command  # brings rich
+        from peergrad.cli import train as train_command  # brings rich
 
         if settings.keep.out is None:
             name = config.stem if config else preset or "demo"
@@ -205,7 +205,7 @@ def add_check(base: TrainConfig) -> None:
             questions: How many questions are asked: more give narrower intervals.
             json: Print one JSON object instead of a table.
         """
-        from peergrad import check_command  # brings rich
+        from peergrad.cli import check as check_command  # brings rich
 
         del preset, config  # read before: their settings are in ``settings``
         if questions < 2:
@@ -222,7 +222,7 @@ def chosen_settings(args: list[str]) -> TrainConfig:
 
 def chosen_evaluation(args: list[str]) -> EvalConfig:
     """What the settings of ``eval`` begin with, by ``--model`` and ``--config``; the rest is read later."""
-    from peergrad.eval_command import settings_of
+    from peergrad.cli.eval import settings_of
 
     given = _given(args, "--model", "--base-url", "--config")
     config = settings_of(given["--model"], given.get("--base-url")) if "--model" in given else EvalConfig()
@@ -256,7 +256,7 @@ def add_eval(base: EvalConfig) -> None:
             config: A TOML file with settings; what is given here goes before it.
             json: Print the result as JSON instead of tables.
         """
-        from peergrad import eval_command  # brings rich
+        from peergrad.cli import eval as eval_command  # brings rich
 
         del config  # read before: its settings are in ``settings``
         eval_command.evaluate_model(settings, json)
@@ -264,7 +264,7 @@ def add_eval(base: EvalConfig) -> None:
 
 def chosen_debates(args: list[str]) -> DebatesConfig:
     """What the settings of ``debate`` begin with, by ``--model`` and ``--config``; the rest is read later."""
-    from peergrad.debate_command import settings_of
+    from peergrad.cli.debate import settings_of
 
     given = _given(args, "--model", "--base-url", "--seat", "--config")
     config = settings_of(given.get("--model", "" if given else None), given.get("--base-url"))
@@ -292,7 +292,7 @@ def add_debate(base: DebatesConfig) -> None:
             config: A TOML file with settings; what is given here goes before it.
             json: Print one JSON object for each debate, as it ends; all else goes to stderr.
         """
-        from peergrad import debate_command  # brings rich
+        from peergrad.cli import debate as debate_command  # brings rich
 
         del config  # read before: its settings are in ``settings``
         debate_command.debate(question, settings, json)
@@ -312,7 +312,7 @@ def compare(
         second: Another one, about the same questions.
         json: Print one JSON object instead of a table.
     """
-    from peergrad import eval_command  # brings rich
+    from peergrad.cli import eval as eval_command  # brings rich
 
     eval_command.compare_results(first, second, json)
 

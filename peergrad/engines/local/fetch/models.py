@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from peergrad.debate.errors import EngineError, UserError
-from peergrad.engines.local.gguf import CONVERTER, convert
-from peergrad.engines.local.packaged import MODELS, Builtin, unpack
+from peergrad.engines.local.fetch.gguf import CONVERTER, convert
+from peergrad.engines.local.fetch.packaged import MODELS, Builtin, unpack
 
 Say = Callable[[str], None]
 

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from peergrad.debate.errors import UserError
-from peergrad.engines.local import ops
-from peergrad.engines.local.forward import Adapter, Attend, Groups, Matrix, Shape
-from peergrad.engines.local.onednn import Packed, worth_packing
+from peergrad.engines.local.model import ops
+from peergrad.engines.local.model.forward import Adapter, Attend, Groups, Matrix, Shape
+from peergrad.engines.local.model.onednn import Packed, worth_packing
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
@@ -78,7 +78,7 @@ class Decoder:
         self.device, self.dtype = self.embedding.device, self.embedding.dtype
         self._ops: Any = ops
         if self.device.type == "cuda":
-            from peergrad.engines.local import kernels
+            from peergrad.engines.local.model import kernels
 
             self._ops = kernels
         self._growing = threading.Lock()  # sampling and training may ask at the same time

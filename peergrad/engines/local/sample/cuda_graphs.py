@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from peergrad.engines.local import cache_kernels, kernels, vocabulary_kernels
-from peergrad.engines.local.decoder import Decoder, Layer
-from peergrad.engines.local.forward import Adapter
+from peergrad.engines.local.model import kernels, vocabulary_kernels
+from peergrad.engines.local.model.decoder import Decoder, Layer
+from peergrad.engines.local.model.forward import Adapter
+from peergrad.engines.local.sample import cache_kernels
+from peergrad.engines.local.sample.stacked_lora import Added, Stacked, fits, stacked
 from peergrad.engines.local.sizes import Card, Costs
-from peergrad.engines.local.stacked import Added, Stacked, fits, stacked
 
 if TYPE_CHECKING:
-    from peergrad.engines.local.state import State
+    from peergrad.engines.local.sample.state import State
 
 # A graph is for a fixed number of rows; a batch uses the next larger one, its spare rows computing what nobody reads.
 _ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048)

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from peergrad.engines.local.forward import Attend, Forward, Shape
-from peergrad.engines.local.prefix_tree import Node
+from peergrad.engines.local.model.forward import Attend, Forward, Shape
+from peergrad.engines.local.train.prefix_tree import Node
 
 
 def packed_attention(trees: Sequence[Node], model: Forward, *, kernels: bool = True) -> Attend:
     """Each token attends to those before it in its own sequence: by kernels of our own on a GPU, unless told otherwise."""
     if model.device.type == "cuda" and kernels:
-        from peergrad.engines.local import tree_kernels
+        from peergrad.engines.local.train import tree_kernels
 
         if tree_kernels.fit(model.shape.head_size, model.dtype, model.device):
             return _by_kernels(trees, model.shape, model.device)
@@ -26,7 +26,7 @@ def packed_attention(trees: Sequence[Node], model: Forward, *, kernels: bool = T
 
 
 def _by_kernels(trees: Sequence[Node], shape: Shape, device: torch.device) -> Attend:
-    from peergrad.engines.local import tree_kernels
+    from peergrad.engines.local.train import tree_kernels
 
     nodes = [node for tree in trees for node in tree.walk()]
     starts = np.cumsum([0, *(node.end - node.start for node in nodes)])

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from peergrad.debate.types import Floats, Ids
-from peergrad.engines.local.forward import Adapter, Forward
-from peergrad.engines.local.ops import SCORED_AT_ONCE
-from peergrad.engines.local.packed import packed_attention
-from peergrad.engines.local.prefix_tree import Node
+from peergrad.engines.local.model.forward import Adapter, Forward
+from peergrad.engines.local.model.ops import SCORED_AT_ONCE
+from peergrad.engines.local.train.packed_attention import packed_attention
+from peergrad.engines.local.train.prefix_tree import Node
 
 
 @torch.no_grad()
