@@ -14,6 +14,7 @@ from rich.console import Console
 from peergrad.cli.signals import until_done
 from peergrad.config import DebateConfig, DebatesConfig, TrainConfig
 from peergrad.debate.errors import UserError
+from peergrad.debate.style import STYLES
 from peergrad.debate.types import Ask, Debate, Question, Reply
 from peergrad.measure.ending import Ending, as_object, ending, used
 from peergrad.runs.debating import WEAK, DebatesPlan, Took, debate_all, paid, plan
@@ -62,7 +63,7 @@ def settings_of(model: str | None, base_url: str | None) -> DebatesConfig:
 
 def _questions(given: str | None, config: DebatesConfig) -> tuple[Sequence[Question], str, str]:
     """What is to be debated, a name for it, and where it is from."""
-    task, style, most = config.task.task, config.seats.style, config.seats.questions or None
+    task, style, most = config.task.task, STYLES[config.seats.style], config.seats.questions or None
     if given is not None and task:
         raise UserError("task: is given beside a question; give one of them")
     if given is not None and given != "-":

@@ -78,10 +78,10 @@ def compare_all(debates: Iterable[Debate], named: Mapping[str, RewardRules], gra
     """Score debates under each of the named rules. Some are held at a time, so that slow grades can be made side by side."""
     coming = iter(debates)
     while held := list(islice(coming, _AT_ONCE)):
-        known = [debate for debate in held if debate.question.answer is not None]
+        known = [debate for debate in held if debate.question.known]
         graded = iter(turn_grades(known, grade))
         for debate in held:
-            yield _compare(debate, named, None if debate.question.answer is None else next(graded))
+            yield _compare(debate, named, next(graded) if debate.question.known else None)
 
 
 def _compare(debate: Debate, named: Mapping[str, RewardRules], grades: Sequence[Grade] | None) -> Compared:

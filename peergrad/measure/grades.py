@@ -23,7 +23,7 @@ def truth_of(task: Task) -> Callable[[Debate], rewards.Truth]:
             grade = UNANSWERED if text is None else task.grade(debate.question, text)
             return None if grade.timed_out else grade.correct
 
-        return right if debate.question.answer is not None else rewards.nobody_knows
+        return right if debate.question.known else rewards.nobody_knows
 
     return of
 
