@@ -8,9 +8,10 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from peergrad.debate.batch import Batcher
+from peergrad.debate.bounds import Above, Range
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.types import Debate, Protocol, Question
@@ -27,13 +28,13 @@ from peergrad.reward.rewards import RewardRules, Scored, Truth, nobody_knows
 class LearnRules:
     """How the policy is updated."""
 
-    steps: int
+    steps: Annotated[int, Range(1)]
     """Steps to make; each takes one batch of questions."""
-    batch: int = 16
+    batch: Annotated[int, Range(1)] = 16
     """Questions debated in each of them."""
-    updates: int = 1
+    updates: Annotated[int, Range(1)] = 1
     """Updates made of each batch, which is dealt out to them; above 1 the later ones learn from what older weights said."""
-    lr: float = 3e-5
+    lr: Annotated[float, Above(0)] = 3e-5
     """Learning rate, at its highest."""
     schedule: Literal["constant", "cosine"] = "constant"
     """Keep the learning rate, or let it fall to 0 along half a cosine."""
@@ -43,9 +44,9 @@ class LearnRules:
     """What the baseline of an advantage is a mean over."""
     divide_by_std: bool = False
     """Also divide advantages by the standard deviation of the centring set."""
-    max_staleness: int = 0
+    max_staleness: Annotated[int, Range(0)] = 0
     """How many batches may be sampled ahead, by an older policy, while training goes on; 0 is exactly on-policy."""
-    stop_after_bad: int = 3
+    stop_after_bad: Annotated[int, Range(1)] = 3
     """Stop when this many updates in a row had a loss or gradient that was not finite."""
     reward: RewardRules = field(default_factory=RewardRules)
     """How votes become reward."""
