@@ -17,11 +17,12 @@ import numpy as np
 from peergrad.debate.errors import EngineError
 from peergrad.debate.sampler import Answer
 from peergrad.debate.types import Ask, Floats, Ids, Reply, Tokens
-from peergrad.engines.local.model.chat import Chat
 from peergrad.engines.local.model.forward import Adapter
 from peergrad.engines.local.model.memory import FULL, ran_out
 from peergrad.engines.local.sample.generate import Job
 from peergrad.engines.local.train.scoring import logprobs
+from peergrad.engines.shared.chat import Chat
+from peergrad.engines.shared.seeds import seed_name
 
 if TYPE_CHECKING:
     from peergrad.engines.local.engine import Local
@@ -172,8 +173,8 @@ def _render(asks: Sequence[Ask], chat: Chat, seed: int) -> list[CompletionReques
 
     def render(ask: Ask) -> CompletionRequest:
         # The random numbers of an ask do not depend on what else is sampled.
-        own_seed = f"{seed}\n{ask.debate}\n{ask.agent}\n{ask.turn}"
-        return CompletionRequest(chat.prompt(ask.messages), ask.max_tokens, ask.temperature, ask.stop, chat.ends, own_seed)
+        prompt_T, own_seed = chat.prompt(ask.messages), seed_name(ask, seed)
+        return CompletionRequest(prompt_T, ask.max_tokens, ask.temperature, ask.stop, chat.ends, own_seed)
 
     with ThreadPoolExecutor(min(len(asks), os.cpu_count() or 1) or 1) as threads:
         return list(threads.map(render, asks))
