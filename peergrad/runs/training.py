@@ -26,10 +26,10 @@ from peergrad.learn.trainer import RETRIED, Trainer
 from peergrad.learn.updates import joined
 from peergrad.learn.warm import Teacher, demonstrate, lesson, recorded
 from peergrad.measure.alarms import alarms
-from peergrad.measure.evaluate import debated, direct
 from peergrad.measure.grades import truth_of
 from peergrad.measure.steps import step_metrics
 from peergrad.runs.folder import Progress, Run
+from peergrad.runs.held_out import debated, direct
 from peergrad.runs.loggers import Loggers, open_loggers
 from peergrad.runs.lost import Lost
 from peergrad.runs.players import check_service, pace, tinker_engine
