@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from peergrad.debate.bounds import Above, Range
 from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
-from peergrad.engines.tinker.rules import loopback
+from peergrad.engines.shared.addresses import is_loopback
 from peergrad.settings import check
 
 KEY_ENV = "PEERGRAD_SERVE_KEY"
@@ -84,7 +84,7 @@ def serve(config: ServeConfig) -> None:
     )
     rules = ServeRules(model=config.model, out=config.out, max_models=config.max_models, max_samplers=config.max_samplers)
     where, port = f"[{config.host}]" if ":" in config.host else config.host, bound.getsockname()[1]
-    app = application(Service(engine, rules), key, loopback=where if loopback(config.host) else None)
+    app = application(Service(engine, rules), key, loopback=where if is_loopback(config.host) else None)
     _say(f"serving {config.model} at http://{where}:{port}; Ctrl-C stops")
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=3, lifespan="on"))
     server.run(sockets=[bound])
@@ -99,7 +99,7 @@ def _key(host: str) -> str | None:
     key = os.environ.get(KEY_ENV, "").strip()
     if key and not re.fullmatch(r"tml-[\x21-\x7e]{4,}", key):
         raise UserError(f"{KEY_ENV}: holds no key that clients take; it must begin with tml- and have no spaces")
-    if not key and not loopback(host):
+    if not key and not is_loopback(host):
         raise UserError(f"host: {host} can be reached from elsewhere; put a key that begins with tml- into {KEY_ENV}")
     return key or None
 

@@ -22,9 +22,9 @@ from peergrad.cli.serve import ServeConfig, serve
 from peergrad.debate.errors import EngineError
 from peergrad.debate.types import Ask, Message
 from peergrad.engines.local.engine import Local
-from peergrad.engines.local.model.chat import load_chat
 from peergrad.engines.local.model.lora import LoraRules
 from peergrad.engines.local.sample.sampler import Start
+from peergrad.engines.shared.chat import load_chat
 from peergrad.engines.tinker.engine import Tinker
 from peergrad.engines.tinker.rules import TinkerRules
 from peergrad.learn import losses

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.types import Ask, Tokens
-from peergrad.engines.local.model.chat import Chat, load_chat
 from peergrad.engines.local.model.forward import Forward
 from peergrad.engines.local.model.loading import load
 from peergrad.engines.local.model.lora import Lora, LoraRules
@@ -31,6 +30,7 @@ from peergrad.engines.local.sample.generate import Generator
 from peergrad.engines.local.sample.sampler import LocalSampler
 from peergrad.engines.local.sizes import Wishes, sizes
 from peergrad.engines.local.train.backward import Gradient, gradient
+from peergrad.engines.shared.chat import Chat, load_chat
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import Bounds, LossName, optim_metrics
 from peergrad.learn.trainer import NOT_FINITE, RETRIED, Fault, StepStats

@@ -17,11 +17,12 @@ import numpy as np
 from peergrad.debate.errors import EngineError
 from peergrad.debate.sampler import Answer
 from peergrad.debate.types import Ask, Floats, Ids, Reply, Tokens
-from peergrad.engines.local.model.chat import Chat
 from peergrad.engines.local.model.forward import Adapter
 from peergrad.engines.local.model.memory import FULL, ran_out
 from peergrad.engines.local.sample.generate import Job
 from peergrad.engines.local.train.scoring import logprobs
+from peergrad.engines.shared.chat import Chat
+from peergrad.engines.shared.seeds import seed_name
 
 if TYPE_CHECKING:
     from peergrad.engines.local.engine import Local
@@ -179,7 +180,7 @@ def _starts(asks: Sequence[Ask], chat: Chat, seed: int) -> list[Start]:
 
 def _start(ask: Ask, chat: Chat, seed: int) -> Start:
     """An ask's own random numbers are the same whoever else is being sampled."""
-    name = f"{seed}\n{ask.debate}\n{ask.agent}\n{ask.turn}"
+    name = seed_name(ask, seed)
     return Start(chat.prompt(ask.messages), ask.max_tokens, ask.temperature, ask.stop, chat.ends, name)
 
 
