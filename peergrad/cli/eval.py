@@ -16,9 +16,9 @@ from peergrad.cli.flags import Flag, Inline, ModelFlags, first_pass
 from peergrad.cli.signals import run_until_done
 from peergrad.config import EvalConfig, TrainConfig
 from peergrad.debate.quote import visible
-from peergrad.engines.openai.rules import host
+from peergrad.engines.shared.addresses import host
 from peergrad.runs import evaluation, training
-from peergrad.runs.players import address_of, run_of
+from peergrad.runs.model_pool import address_of, run_of
 from peergrad.settings import changed, flat, from_file
 from peergrad.tasks.open import open_questions
 from peergrad.terminal.progress import ProgressView

@@ -30,6 +30,7 @@ def command(
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATH")],
     /,
     rules: Annotated[SharedRules, Inline] = SharedRules(),  # noqa: B008 (frozen)
+    reward: tuple[str, ...] = (),
     json: Flag = False,
 ) -> None:
     """Compare rewards on saved debates, without a model: which of them follows the truth?
@@ -37,11 +38,13 @@ def command(
     Args:
         paths: Folders that ``peergrad train`` wrote to, or transcript files (docs/reference/transcript.md).
         rules: How votes become reward.
+        reward: Rewards of your own to compare with the built-in ones, each as module:name.
         json: Print one JSON object instead of tables.
     """
     if not paths:
         raise UserError("PATH: is missing; give a run's folder or a transcript file")
-    result = rescore((debate for path in paths for debate in Run.any_debates(path, warn)), rules, regrade)
+    debates = (debate for path in paths for debate in Run.any_debates(path, warn))
+    result = rescore(debates, rules, regrade, reward)
     if not result.debates:
         raise UserError(
             f"{', '.join(map(str, paths))}: no debate is kept there; give a run that has made a step, or a transcript file"

@@ -14,7 +14,7 @@ from peergrad.cli.flags import Inline
 from peergrad.debate.bounds import Above, Range
 from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
-from peergrad.engines.tinker.rules import loopback
+from peergrad.engines.shared.addresses import is_loopback
 from peergrad.settings import check
 
 KEY_ENV = "PEERGRAD_SERVE_KEY"
@@ -71,7 +71,7 @@ def command(settings: Annotated[ServeConfig, Inline] = ServeConfig()) -> None:  
 
         from peergrad.engines.local.engine import Local
         from peergrad.serve.app import application
-        from peergrad.serve.service import ServeRules, Service
+        from peergrad.serve.service import Service
     except ImportError as error:
         raise UserError(f"serve: needs {error.name}; pip install 'peergrad[local,tinker,web]'") from None
 
@@ -87,11 +87,11 @@ def command(settings: Annotated[ServeConfig, Inline] = ServeConfig()) -> None:  
         policies=settings.max_models,
         say=_say,
     )
-    rules = ServeRules(
-        model=settings.model, out=settings.out, max_models=settings.max_models, max_samplers=settings.max_samplers
+    service = Service(
+        engine, settings.model, settings.out, max_models=settings.max_models, max_samplers=settings.max_samplers
     )
     where, port = f"[{settings.host}]" if ":" in settings.host else settings.host, bound.getsockname()[1]
-    app = application(Service(engine, rules), key, loopback=where if loopback(settings.host) else None)
+    app = application(service, key, loopback=where if is_loopback(settings.host) else None)
     _say(f"serving {settings.model} at http://{where}:{port}; Ctrl-C stops")
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=3, lifespan="on"))
     server.run(sockets=[bound])
@@ -106,7 +106,7 @@ def _key(host: str) -> str | None:
     key = os.environ.get(KEY_ENV, "").strip()
     if key and not re.fullmatch(r"tml-[\x21-\x7e]{4,}", key):
         raise UserError(f"{KEY_ENV}: holds no key that clients take; it must begin with tml- and have no spaces")
-    if not key and not loopback(host):
+    if not key and not is_loopback(host):
         raise UserError(f"host: {host} can be reached from elsewhere; put a key that begins with tml- into {KEY_ENV}")
     return key or None
 

@@ -15,13 +15,13 @@ from peergrad.debate.bounds import Above, Range
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.types import Debate, Protocol, Question
-from peergrad.learn.advantages import Center, Values, advantages, has_signal
-from peergrad.learn.credit import credit
-from peergrad.learn.datums import Datum, datums
+from peergrad.learn.advantages import Center, Values, has_signal
+from peergrad.learn.data import Batch, training_data
+from peergrad.learn.datums import Datum
 from peergrad.learn.losses import LossName
 from peergrad.learn.trainer import StepStats, Trainer
 from peergrad.learn.updates import joined, parts
-from peergrad.reward.rewards import RewardRules, Scored, Truth, nobody_knows, score
+from peergrad.reward.rewards import RewardRules, Scored, Truth, nobody_knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +50,10 @@ class LearnRules:
     """Stop when this many updates in a row had a loss or gradient that was not finite."""
     reward: RewardRules = field(default_factory=RewardRules)
     """How votes become reward."""
+
+    def training_data(self, debates: Sequence[Debate], truth: Callable[[Debate], Truth]) -> Batch:
+        """What a step of such debates trains on."""
+        return training_data(debates, self.reward, truth, center=self.center, divide_by_std=self.divide_by_std)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +107,7 @@ async def train(
             played = await ahead.popleft()
 
             # Not on this thread: a reward that asks for the truth waits until it is graded.
-            scored = await asyncio.to_thread(_scored, played.debates, rules.reward, truth)
-            centred = advantages(scored, center=rules.center, divide_by_std=rules.divide_by_std)
-            data = tuple(
-                datum
-                for one, values in zip(scored, centred, strict=True)
-                if has_signal(one.streams, values)
-                for datum in datums(one.debate, credit(one.debate, one.streams, values))
-            )
+            scored, centred, data = await asyncio.to_thread(rules.training_data, played.debates, truth)
 
             lr = learning_rate(rules, index)
             started = time.monotonic()
@@ -122,7 +119,7 @@ async def train(
             trained_s = time.monotonic() - started
             sampler = await fresh if fresh else sampler
             together = joined(stats)
-            yield Step(index, lr, played, scored, tuple(map(tuple, centred)), data, together, trained_s)
+            yield Step(index, lr, played, scored, centred, data, together, trained_s)
 
             for one in stats:
                 bad_in_a_row = bad_in_a_row + 1 if one.skipped else 0
@@ -136,10 +133,6 @@ async def train(
         for task in (*ahead, *asked):
             task.cancel()
         await asyncio.gather(*ahead, *asked, return_exceptions=True)
-
-
-def _scored(debates: Sequence[Debate], rules: RewardRules, truth: Callable[[Debate], Truth]) -> tuple[Scored, ...]:
-    return tuple(score(debate, rules, truth(debate)) for debate in debates)
 
 
 def learning_rate(rules: LearnRules, step: int) -> float:
