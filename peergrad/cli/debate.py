@@ -18,6 +18,7 @@ from peergrad.cli.flags import Flag, Inline, ModelFlags, first_pass
 from peergrad.cli.signals import run_until_done
 from peergrad.config import DebateConfig, DebatesConfig, TrainConfig
 from peergrad.debate.errors import UserError
+from peergrad.debate.style import STYLES
 from peergrad.debate.types import Ask, Debate, Question, Reply
 from peergrad.measure.ending import Ending, as_object, ending, used
 from peergrad.runs import debating
@@ -101,7 +102,7 @@ def settings_of(model: str, base_url: str | None) -> DebatesConfig:
 
 def _questions(question: str | None, config: DebatesConfig) -> tuple[Sequence[Question], str, str]:
     """What is to be debated, a name for it, and where it is from."""
-    task, style, most = config.task.task, config.seats.style, config.seats.questions or None
+    task, style, most = config.task.task, STYLES[config.seats.style], config.seats.questions or None
     if question is not None and task:
         raise UserError("task: is given beside a question; give one of them")
     if question is not None and question != "-":

@@ -111,6 +111,8 @@ def outcome(end: Ending) -> str:
         return alone if len(winners) > 1 or count == 1 else f"{why}. One of {count} agents gives an answer:"
     if not any(final.solution for final in finals):
         return "There is no winner: no reply could be read."
+    if not (style := end.debate.question.style).find:
+        return f"There is no winner. {why}, and answers in the style {style.name!r} can't be compared."
     if not any(final.answer for final in finals):
         return f"There is no winner. {why}, and answers can only be compared in boxes (--style boxed)."
     return f"There is no winner. {why}, and no answer was given more often than the others."
