@@ -97,7 +97,7 @@ def _advise(made: DebatesPlan, worker: Stage | Bars) -> None:
         worker.warn(_WEAK)
     if made.config.seats.judge is None and protocol.agents < 3:
         worker.warn("nobody can vote: a vote compares two others; give agents 3 or more, or a judge")
-    elif made.config.seats.judge is None and made.config.debate.protocol == "parallel" and protocol.max_rounds < 2:
+    elif made.config.seats.judge is None and made.config.debate.protocol == "parallel" and made.config.debate.max_rounds < 2:
         worker.warn("nobody can vote: in the first round nobody has seen others; give max_rounds 2 or more, or a judge")
 
 
