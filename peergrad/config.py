@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from peergrad.debate.bounds import Above, Range
 from peergrad.debate.contract import Order
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
@@ -13,10 +14,10 @@ from peergrad.debate.personas import PERSONAS
 from peergrad.debate.prompts import Wording
 from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.types import Style
-from peergrad.engines.openai.rules import Stops, check_variable
+from peergrad.engines.config import ApiConfig, EngineConfig, UpdateConfig
 from peergrad.learn.train import LearnRules
 from peergrad.measure.budget import Cost
-from peergrad.settings import changed, within_bounds
+from peergrad.settings import changed, check
 from peergrad.tasks.open import TaskRules
 
 
@@ -82,11 +83,11 @@ class TaskConfig:
 class HeldOutConfig:
     """What a training run is evaluated on."""
 
-    eval_questions: int = 0
+    eval_questions: Annotated[int, Range(0)] = 0
     """How many questions are held out to evaluate on; 0 for no evaluation."""
     eval_task: str = ""
     """Questions to evaluate on, if not the last of the task's: the same forms as task."""
-    eval_debates: int = 0
+    eval_debates: Annotated[int, Range(0)] = 0
     """How many of them are also debated when evaluating."""
 
 
@@ -94,83 +95,14 @@ class HeldOutConfig:
 class WarmConfig:
     """A supervised start on given debates, for a model that does not know the contract."""
 
-    warm_steps: int = 0
+    warm_steps: Annotated[int, Range(0)] = 0
     """Updates before the self-play; 0 for none."""
-    warm_debates: int = 8
+    warm_debates: Annotated[int, Range(1)] = 8
     """Debates shown in each of them."""
-    warm_lr: float = 1e-4
+    warm_lr: Annotated[float, Above(0)] = 1e-4
     """Their learning rate."""
     warm_from: Path | None = None
     """A transcript file to learn from; unset, the task's own teacher (arithmetic has one)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineConfig:
-    """Who answers."""
-
-    engine: Literal["local", "tinker"] = "local"
-    """A model in this process, or one of a service that speaks the Tinker protocol (its key is in TINKER_API_KEY)."""
-    base_url: str | None = None
-    """Where the server is, if not the hosted one: of engine tinker, or of an API that speaks OpenAI's protocol (…/v1)."""
-    model: str = "smollm2"
-    """An alias (smollm2), a hub id, a folder, or a GGUF file; to evaluate also a run, an adapter, or NAME@URL."""
-    device: str | None = None
-    """Where it runs, such as cpu or cuda; unset, a GPU if there is one."""
-    dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    """Precision of the base model; unset, float32 on a CPU and bfloat16 on a GPU."""
-    threads: int | None = None
-    """CPU threads; unset, one per core."""
-    kv_gb: float | None = None
-    """Memory for keys and values while sampling, in GiB; unset, 4 on a CPU and what a GPU has room for."""
-    max_rows: int | None = None
-    """How many replies are sampled at the same moment, at most; unset, 64 on a CPU and what a GPU has room for."""
-    deadline_s: float = 1800.0
-    """A sampler call that takes longer costs the debates it holds up; no service is waited for longer."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ApiConfig:
-    """A model behind an API that speaks OpenAI's protocol, at base_url. Keys come from the environment alone."""
-
-    key_env: str = "OPENAI_API_KEY"
-    """The environment variable that holds the key; a server of your own may need none."""
-    max_concurrent: int = 16
-    """Requests under way at the same time."""
-    timeout_s: float = 300.0
-    """How long one request may take."""
-    retries: int = 6
-    """How often a request is tried again that failed by no fault of its own."""
-    stops: Stops = "exact"
-    """A server that cuts stop texts off without saying so is sent none (exact), or taken at its word (trusted)."""
-    send_temperature: bool = True
-    """False for models that take none but their own."""
-    price_in: float = 0.0
-    """US dollars per million tokens read."""
-    price_out: float = 0.0
-    """US dollars per million tokens sampled."""
-    server_keys: tuple[str, ...] = ()
-    """HOST=VARIABLE, the variable with another server's key; the key in key_env goes to the first server only."""
-    budget_tokens: int | None = None
-    """Stop, keeping what is done, when so many tokens are spent."""
-    budget_usd: float | None = None
-    """Stop, keeping what is done, when so much money is spent; needs the prices."""
-
-    def __post_init__(self) -> None:
-        check_variable(self.key_env)
-
-
-@dataclass(frozen=True, kw_only=True)
-class UpdateConfig:
-    """What is trained, and how an update is made."""
-
-    rank: int = 32
-    """Rank of the LoRA adapter that is trained."""
-    alpha: float = 32.0
-    """Its scale is alpha / rank."""
-    train_tokens: int | None = None
-    """Tokens of a micro-batch, halved when memory runs out; unset, 4096 on a CPU and what a GPU has room for."""
-    max_grad_norm: float = 1.0
-    """Gradients longer than this are scaled down to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,11 +111,11 @@ class KeepConfig:
 
     out: Path | None = None
     """The run folder; unset, runs/ and the name of the preset. The same command goes on with what is there."""
-    seed: int = 0
+    seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     """Makes a run on a CPU repeatable to the byte."""
-    save_every: int = 0
+    save_every: Annotated[int, Range(0)] = 0
     """Keep the checkpoint of every so many steps for good; 0 keeps the newest only."""
-    eval_every: int = 0
+    eval_every: Annotated[int, Range(0)] = 0
     """Evaluate after every so many steps; 0 only before and after. Needs eval_questions."""
     log_to: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
     """Send metrics there too; files are always written."""
@@ -210,7 +142,7 @@ class TrainConfig:
     keep: KeepConfig = field(default_factory=KeepConfig)
 
     def __post_init__(self) -> None:
-        within_bounds(self)
+        check(self)
         if self.keep.eval_every and not self.held_out.eval_questions:
             raise UserError("eval_questions: 0 leaves nothing to evaluate on, but eval_every asks for it; give at least 1")
         self.debate.build(self.engine)
@@ -222,11 +154,11 @@ class MeasureConfig:
 
     mode: Literal["debate", "direct", "role-averaged"] = "debate"
     """Debate with itself, beside what the same tokens give without; no debate; or each seat in turn against opponents."""
-    questions: int = 100
+    questions: Annotated[int, Range(0)] = 100
     """How many questions, from the first; 0 is all."""
     opponent: str = "base"
     """Role-averaged: who holds the other seats: base (the model without its adapter), or whatever model may be."""
-    samples: int | None = None
+    samples: Annotated[int | None, Range(1)] = None
     """How many independent answers pass@k, avg@k and cons@k are of; unset, as many as there are agents."""
     sample_temperature: float = 0.7
     """Their temperature, and that of the majority vote that costs as much as a debate."""
@@ -234,7 +166,7 @@ class MeasureConfig:
     """What equal cost means: all tokens processed, prompts included, or only those sampled."""
     out: Path | None = None
     """The folder of the result; unset, evals/ in the run's folder or here. The same command goes on with what is there."""
-    seed: int = 0
+    seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     """Makes an evaluation on a CPU repeatable."""
 
 
@@ -249,7 +181,7 @@ class EvalConfig:
     api: ApiConfig = field(default_factory=ApiConfig)
 
     def __post_init__(self) -> None:
-        within_bounds(self)
+        check(self)
         if self.measure.sample_temperature <= 0 and self.measure.mode != "role-averaged":
             raise UserError("sample_temperature: independent answers need a temperature above 0")
         self.debate.build(self.engine)
@@ -265,11 +197,11 @@ class SeatsConfig:
     """A model that does not debate: it sees the final solutions and votes, and its votes count."""
     style: Style = "open"
     """Of typed questions: boxed asks for the final answer in \\boxed{}, so that answers can be compared."""
-    questions: int = 0
+    questions: Annotated[int, Range(0)] = 0
     """Only so many questions of the task, from the first; 0 is all."""
     out: Path | None = None
     """The transcript, a .jsonl file; unset, one in debates/. The same command goes on with what is there."""
-    seed: int = 0
+    seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     """Another seed makes another debate."""
 
 
@@ -284,7 +216,7 @@ class DebatesConfig:
     api: ApiConfig = field(default_factory=ApiConfig)
 
     def __post_init__(self) -> None:
-        within_bounds(self)
+        check(self)
         self.debate.build(self.engine)
 
 

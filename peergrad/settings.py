@@ -8,56 +8,39 @@ import tomllib
 import typing
 from collections.abc import Mapping
 from pathlib import Path
+from types import UnionType
 from typing import Any, Literal, TypeVar
 
+from peergrad.debate.bounds import Above, Range
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
 
 T = TypeVar("T")
-
-# Whole numbers: the least and, where more would only do harm, the most.
-_BOUNDS: dict[str, tuple[int, int | None]] = {
-    "steps": (1, None),
-    "batch": (1, None),
-    "updates": (1, None),
-    "max_staleness": (0, None),
-    "stop_after_bad": (1, None),
-    "questions": (0, None),
-    "max_concurrent": (1, None),
-    "retries": (0, None),
-    "budget_tokens": (1, None),
-    "samples": (1, None),
-    "eval_questions": (0, None),
-    "eval_debates": (0, None),
-    "eval_every": (0, None),
-    "save_every": (0, None),
-    "warm_steps": (0, None),
-    "warm_debates": (1, None),
-    "rank": (1, 4096),
-    "threads": (1, 1024),
-    "max_rows": (1, None),
-    "max_models": (1, None),
-    "max_samplers": (1, None),
-    "train_tokens": (1, None),
-    "seed": (0, 2**63 - 1),
-}
-_ABOVE_0 = ("lr", "warm_lr", "kv_gb", "max_grad_norm", "alpha", "deadline_s", "timeout_s", "budget_usd")
+M = TypeVar("M")
 
 
-def within_bounds(config: Any) -> None:
+def check(config: Any) -> None:
     """Refuse settings that can't be, by name."""
+    bounds: dict[str, Range | Above] = markers(config, Range | Above)
     for name, value in flat(config).items():
-        least, most = _BOUNDS.get(name, (None, None))
         if isinstance(value, float) and not math.isfinite(value):
             raise UserError(f"{name}: {value} is not possible; give a number")
-        if least is not None and value is not None and value < least:
-            raise UserError(f"{name}: {value} is not possible; give a whole number of at least {least}")
-        if most is not None and value is not None and value > most:
-            raise UserError(f"{name}: {value} is not possible; give a whole number of at most {most}")
-        if name in _ABOVE_0 and value is not None and value <= 0:
-            raise UserError(f"{name}: {value} is not possible; give a number above 0")
+        if name in bounds and value is not None and not bounds[name].allows(value):
+            raise UserError(f"{name}: {value} is not possible; give {bounds[name]}")
         if isinstance(value, str | Path) and not _plain(str(value)):
             raise UserError(f"{name}: {str(value)!r} is not text that can be written down; give another name")
+
+
+def markers(config: Any, kind: type[M] | UnionType) -> dict[str, M]:
+    """Markers of a kind, by the setting they stand beside: ``Annotated[int, marker]``."""
+    beside: dict[str, Any] = {}
+    for name, hint in typing.get_type_hints(type(config), include_extras=True).items():
+        if dataclasses.is_dataclass(section := getattr(config, name)):
+            beside |= markers(section, kind)
+        for marker in getattr(hint, "__metadata__", ()):
+            if isinstance(marker, kind):
+                beside[name] = marker
+    return beside
 
 
 def _plain(text: str) -> bool:

@@ -17,7 +17,7 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.types import Ask, Debate, Question, Reply
 from peergrad.measure.ending import Ending, as_object, ending, used
 from peergrad.runs.debating import WEAK, DebatesPlan, Took, debate_all, paid, plan
-from peergrad.runs.players import address_of, run_of
+from peergrad.runs.model_pool import address_of, run_of
 from peergrad.settings import changed, flat, from_file
 from peergrad.tasks.lines import lines_of, typed_questions
 from peergrad.tasks.open import open_questions

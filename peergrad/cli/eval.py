@@ -14,12 +14,12 @@ from peergrad.cli.signals import until_done
 from peergrad.config import EvalConfig, TrainConfig
 from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
-from peergrad.engines.openai.rules import host
+from peergrad.engines.shared.addresses import host
 from peergrad.measure.result import compared
 from peergrad.runs import training
 from peergrad.runs.eval_folder import read_result
 from peergrad.runs.evaluation import EvalPlan, evaluate, plan
-from peergrad.runs.players import address_of, run_of
+from peergrad.runs.model_pool import address_of, run_of
 from peergrad.settings import changed, flat, from_file
 from peergrad.tasks.open import open_questions
 from peergrad.terminal.progress import Bars

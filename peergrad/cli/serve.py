@@ -8,12 +8,13 @@ import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from peergrad.debate.bounds import Above, Range
 from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
-from peergrad.engines.tinker.rules import loopback
-from peergrad.settings import within_bounds
+from peergrad.engines.shared.addresses import is_loopback
+from peergrad.settings import check
 
 KEY_ENV = "PEERGRAD_SERVE_KEY"
 _BACKLOG = 2048
@@ -35,21 +36,21 @@ class ServeConfig:
     """Where the model runs, such as cpu or cuda; unset, a GPU if there is one."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """Precision of the base model; unset, float32 on a CPU and bfloat16 on a GPU."""
-    threads: int | None = None
+    threads: Annotated[int | None, Range(1, 1024)] = None
     """CPU threads; unset, one per core."""
-    kv_gb: float | None = None
+    kv_gb: Annotated[float | None, Above(0)] = None
     """Memory for keys and values while sampling, in GiB; unset, 4 on a CPU and what a GPU has room for."""
-    max_rows: int | None = None
+    max_rows: Annotated[int | None, Range(1)] = None
     """How many replies are sampled at the same moment, at most; unset, 64 on a CPU and what a GPU has room for."""
-    train_tokens: int | None = None
+    train_tokens: Annotated[int | None, Range(1)] = None
     """Tokens of a micro-batch, halved when memory runs out; unset, 4096 on a CPU and what a GPU has room for."""
-    max_models: int = 8
+    max_models: Annotated[int, Range(1)] = 8
     """How many models may be trained at the same time."""
-    max_samplers: int = 32
+    max_samplers: Annotated[int, Range(1)] = 32
     """How many samplers are kept in memory; those with a name are loaded again when they are asked for."""
 
     def __post_init__(self) -> None:
-        within_bounds(self)
+        check(self)
 
 
 def serve(config: ServeConfig) -> None:
@@ -65,7 +66,7 @@ def serve(config: ServeConfig) -> None:
 
         from peergrad.engines.local.engine import Local
         from peergrad.serve.app import application
-        from peergrad.serve.service import ServeRules, Service
+        from peergrad.serve.service import Service
     except ImportError as error:
         raise UserError(f"serve: needs {error.name}; pip install 'peergrad[local,tinker,web]'") from None
 
@@ -81,9 +82,9 @@ def serve(config: ServeConfig) -> None:
         policies=config.max_models,
         say=_say,
     )
-    rules = ServeRules(model=config.model, out=config.out, max_models=config.max_models, max_samplers=config.max_samplers)
+    service = Service(engine, config.model, config.out, max_models=config.max_models, max_samplers=config.max_samplers)
     where, port = f"[{config.host}]" if ":" in config.host else config.host, bound.getsockname()[1]
-    app = application(Service(engine, rules), key, loopback=where if loopback(config.host) else None)
+    app = application(service, key, loopback=where if is_loopback(config.host) else None)
     _say(f"serving {config.model} at http://{where}:{port}; Ctrl-C stops")
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=3, lifespan="on"))
     server.run(sockets=[bound])
@@ -98,7 +99,7 @@ def _key(host: str) -> str | None:
     key = os.environ.get(KEY_ENV, "").strip()
     if key and not re.fullmatch(r"tml-[\x21-\x7e]{4,}", key):
         raise UserError(f"{KEY_ENV}: holds no key that clients take; it must begin with tml- and have no spaces")
-    if not key and not loopback(host):
+    if not key and not is_loopback(host):
         raise UserError(f"host: {host} can be reached from elsewhere; put a key that begins with tml- into {KEY_ENV}")
     return key or None
 

@@ -8,32 +8,33 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from peergrad.debate.batch import Batcher
+from peergrad.debate.bounds import Above, Range
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.types import Debate, Protocol, Question
-from peergrad.learn.advantages import Center, Values, advantages, has_signal
-from peergrad.learn.credit import credit
-from peergrad.learn.datums import Datum, datums
+from peergrad.learn.advantages import Center, Values, has_signal
+from peergrad.learn.data import Batch, training_data
+from peergrad.learn.datums import Datum
 from peergrad.learn.losses import LossName
 from peergrad.learn.trainer import StepStats, Trainer
 from peergrad.learn.updates import joined, parts
-from peergrad.reward.rewards import RewardRules, Scored, Truth, nobody_knows, score
+from peergrad.reward.rewards import RewardRules, Scored, Truth, nobody_knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnRules:
     """How the policy is updated."""
 
-    steps: int
+    steps: Annotated[int, Range(1)]
     """Steps to make; each takes one batch of questions."""
-    batch: int = 16
+    batch: Annotated[int, Range(1)] = 16
     """Questions debated in each of them."""
-    updates: int = 1
+    updates: Annotated[int, Range(1)] = 1
     """Updates made of each batch, which is dealt out to them; above 1 the later ones learn from what older weights said."""
-    lr: float = 3e-5
+    lr: Annotated[float, Above(0)] = 3e-5
     """Learning rate, at its highest."""
     schedule: Literal["constant", "cosine"] = "constant"
     """Keep the learning rate, or let it fall to 0 along half a cosine."""
@@ -43,12 +44,16 @@ class LearnRules:
     """What the baseline of an advantage is a mean over."""
     divide_by_std: bool = False
     """Also divide advantages by the standard deviation of the centring set."""
-    max_staleness: int = 0
+    max_staleness: Annotated[int, Range(0)] = 0
     """How many batches may be sampled ahead, by an older policy, while training goes on; 0 is exactly on-policy."""
-    stop_after_bad: int = 3
+    stop_after_bad: Annotated[int, Range(1)] = 3
     """Stop when this many updates in a row had a loss or gradient that was not finite."""
     reward: RewardRules = field(default_factory=RewardRules)
     """How votes become reward."""
+
+    def training_data(self, debates: Sequence[Debate], truth: Callable[[Debate], Truth]) -> Batch:
+        """What a step of such debates trains on."""
+        return training_data(debates, self.reward, truth, center=self.center, divide_by_std=self.divide_by_std)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +107,7 @@ async def train(
             played = await ahead.popleft()
 
             # Not on this thread: a reward that asks for the truth waits until it is graded.
-            scored = await asyncio.to_thread(_scored, played.debates, rules.reward, truth)
-            centred = advantages(scored, center=rules.center, divide_by_std=rules.divide_by_std)
-            data = tuple(
-                datum
-                for one, values in zip(scored, centred, strict=True)
-                if has_signal(one.streams, values)
-                for datum in datums(one.debate, credit(one.debate, one.streams, values))
-            )
+            scored, centred, data = await asyncio.to_thread(rules.training_data, played.debates, truth)
 
             lr = learning_rate(rules, index)
             started = time.monotonic()
@@ -121,7 +119,7 @@ async def train(
             trained_s = time.monotonic() - started
             sampler = await fresh if fresh else sampler
             together = joined(stats)
-            yield Step(index, lr, played, scored, tuple(map(tuple, centred)), data, together, trained_s)
+            yield Step(index, lr, played, scored, centred, data, together, trained_s)
 
             for one in stats:
                 bad_in_a_row = bad_in_a_row + 1 if one.skipped else 0
@@ -135,10 +133,6 @@ async def train(
         for task in (*ahead, *asked):
             task.cancel()
         await asyncio.gather(*ahead, *asked, return_exceptions=True)
-
-
-def _scored(debates: Sequence[Debate], rules: RewardRules, truth: Callable[[Debate], Truth]) -> tuple[Scored, ...]:
-    return tuple(score(debate, rules, truth(debate)) for debate in debates)
 
 
 def learning_rate(rules: LearnRules, step: int) -> float:

@@ -40,6 +40,12 @@ def turn_grades(debates: Sequence[Debate], grade: Grader) -> list[tuple[Grade, .
     return [tuple(of(turn) for turn in debate.turns) for debate in debates]
 
 
+def known_grades(debates: Sequence[Debate], grade: Grader) -> list[tuple[Grade, ...] | None]:
+    """The grades of each debate whose answer is known; ``None`` for the others."""
+    known = iter(turn_grades([debate for debate in debates if debate.question.answer is not None], grade))
+    return [None if debate.question.answer is None else next(known) for debate in debates]
+
+
 def final_grades(debate: Debate, grades: Sequence[Grade], rounds: int | None = None) -> list[Grade]:
     """Each agent's last answer, or its last within so many rounds; one who did not speak has none."""
     last = {

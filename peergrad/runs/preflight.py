@@ -14,17 +14,14 @@ from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.types import Debate, Protocol, Question
-from peergrad.learn.advantages import advantages, has_signal
-from peergrad.learn.credit import credit
-from peergrad.learn.datums import Datum, datums
 from peergrad.learn.train import learning_rate
 from peergrad.learn.trainer import StepStats, Trainer
 from peergrad.learn.updates import joined, parts
 from peergrad.measure.grades import truth_of
 from peergrad.measure.preflight import Gate, Sample, finite, gates
-from peergrad.reward.rewards import Truth, score
+from peergrad.reward.rewards import Truth
 from peergrad.runs.evaluation import EvalWatcher
-from peergrad.runs.players import Players, pace, policy_of
+from peergrad.runs.model_pool import ModelPool, batching, policy_of
 from peergrad.runs.training import load_engine, plan_run
 
 
@@ -37,8 +34,8 @@ class Forecast:
     """Tokens sampled, in all steps together."""
     read: float
     """Tokens of prompts, each counted in full."""
-    trained: float
-    """Tokens trained on; 0 where nothing can be trained."""
+    trained: float | None
+    """Tokens trained on, those of debates without signal not among them; ``None`` where nothing can be trained."""
     sampling_s: float
     training_s: float
     usd: float = 0.0
@@ -77,15 +74,15 @@ async def check(
     api = api or ApiConfig()
     who = policy_of(config.engine)
     trainer = None
-    async with Players(config.engine, api, config.keep.seed, watch.say) as players, contextlib.AsyncExitStack() as opened:
+    async with ModelPool(config.engine, api, config.keep.seed, watch.say) as pool, contextlib.AsyncExitStack() as opened:
         if who.url is None:
             watch.say(f"loading {config.engine.model}")
             trainer = await asyncio.to_thread(load, config, watch.say)
             opened.push_async_callback(trainer.close)
-            batcher = Batcher(await trainer.sampler(), **pace(config.engine))
+            batcher = Batcher(await trainer.sampler(), **batching(config.engine))
             sampler: Sampler = await opened.enter_async_context(batcher)
         else:
-            sampler = await players.sampler(who)
+            sampler = await pool.sampler(who)
         alone = Direct(agents=3, max_tokens=config.debate.max_tokens, temperature=0.7)
         answers = await _play("answers", alone, asked, sampler, watch) if made.task.known else Played((), {}, 0.0)
         debates = await _play("debates", made.protocol, asked, sampler, watch)
@@ -110,19 +107,16 @@ async def _play(
 async def _update(
     config: TrainConfig, debates: Sequence[Debate], truth: Callable[[Debate], Truth], trainer: Trainer
 ) -> tuple[StepStats | None, float]:
-    """The updates of the run's first step, made of the sample, and how long a token of them takes.
-
-    If nothing in the sample has signal it is trained on at a learning rate of 0, for the time it takes.
-    """
+    """The updates of the run's first step, made of the sample, and how long a token of them takes."""
     learn = config.learn
-    data = await asyncio.to_thread(_data, debates[: learn.batch], config, truth, all_of_them=False)
-    tried = data or await asyncio.to_thread(_data, debates[:1], config, truth)
-    lr = learning_rate(learn, 0) if data else 0.0
-    await trainer.step(tried[:1], learn.loss, 0.0)  # the first one may have things to set up
+    data = (await asyncio.to_thread(learn.training_data, debates[: learn.batch], truth)).data
+    if not data:
+        return None, 0.0
+    await trainer.step(data[:1], learn.loss, 0.0)  # the first one may have things to set up
     started = time.monotonic()
-    stats = joined([await trainer.step(part, learn.loss, lr) for part in parts(tried, learn.updates)])
-    per_token = (time.monotonic() - started) / max(1, sum(map(len, tried)))
-    return stats if data else None, per_token
+    lr = learning_rate(learn, 0)
+    stats = joined([await trainer.step(part, learn.loss, lr) for part in parts(data, learn.updates)])
+    return stats, (time.monotonic() - started) / sum(map(len, data))
 
 
 def _forecast(
@@ -135,21 +129,6 @@ def _forecast(
     sampling_s = (played.seconds or 0.0) * in_all
     if per_token is None:  # behind an API
         usd = (read * api.price_in + sampled * api.price_out) / 1e6
-        return Forecast(learn.steps, sampled, read, 0.0, sampling_s, 0.0, usd)
-    trained = sum(map(len, _data(debates, config, truth))) * in_all
+        return Forecast(learn.steps, sampled, read, None, sampling_s, 0.0, usd)
+    trained = sum(map(len, learn.training_data(debates, truth).data)) * in_all
     return Forecast(learn.steps, sampled, read, trained, sampling_s, trained * per_token)
-
-
-def _data(
-    debates: Sequence[Debate], config: TrainConfig, truth: Callable[[Debate], Truth], *, all_of_them: bool = True
-) -> list[Datum]:
-    """The training sequences of debates: of all, or as in a run of those with signal."""
-    learn = config.learn
-    scored = [score(debate, learn.reward, truth(debate)) for debate in debates]
-    centred = advantages(scored, center=learn.center, divide_by_std=learn.divide_by_std)
-    return [
-        datum
-        for one, values in zip(scored, centred, strict=True)
-        if all_of_them or has_signal(one.streams, values)
-        for datum in datums(one.debate, credit(one.debate, one.streams, values))
-    ]

@@ -21,7 +21,7 @@ from peergrad.learn.trainer import Fault
 from peergrad.measure.preflight import Sample, gates
 from peergrad.reward.rewards import RewardRules
 from peergrad.runs.preflight import check
-from peergrad.runs.training import load_engine
+from peergrad.runs.training import load_engine, plan
 from peergrad.settings import changed
 from peergrad.tasks.files import Questions
 from tests.bandit import Bandit
@@ -221,8 +221,23 @@ def test_where_nothing_has_signal_nothing_is_known_of_updates():
     trainer = bandit(votes=False)
     found, gate = checked_with(trainer, format_penalty=False)
     assert (gate.verdict, gate.measured) == ("unknown", "no debate with signal")
-    assert {lr for _, _, lr in trainer.asked} == {0.0}
-    assert found.forecast.trained > 0  # how long it takes is known all the same
+    assert trainer.asked == []
+    assert (found.forecast.trained, found.forecast.training_s) == (0, 0)  # a run would train on nothing
+
+
+def test_the_forecast_leaves_out_debates_without_signal():
+    def some_vote(ask):
+        first, second = (agent for agent in range(3) if agent != ask.agent)
+        return f"Agent {first} > Agent {second}" if ask.seen and ask.debate in voting else "N/A"
+
+    voting = set()
+    config = changed(preset("demo"), {"model": "bandit", "batch": 4, "center": "group", "format_penalty": False}, "test")
+    voting |= {f"check-debates/{question.id}" for question in plan(config).batch(0)[:3]}
+    trainer = Bandit(["one", "other"], some_vote)
+    found = asyncio.run(check(config, 4, Quiet(), load=lambda *_: trainer))
+    data = trainer.asked[-1][0]
+    assert {datum.debate for datum in data} == voting
+    assert found.forecast.trained == sum(map(len, data)) * config.learn.steps
 
 
 def test_a_real_model_whose_weights_are_not_finite():

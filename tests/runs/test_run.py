@@ -20,8 +20,8 @@ from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Reply
 from peergrad.engines.local import engine
 from peergrad.engines.local.train import backward
+from peergrad.learn import data
 from peergrad.learn.train import Stopped
-from peergrad.runs import training
 from peergrad.runs.export import export
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.training import load_engine, train_run
@@ -301,7 +301,7 @@ def test_what_is_not_a_number_changes_no_weight(tmp_path, monkeypatch, where):  
     def poisoned():
         return bool(made) and made[0].steps >= 3  # the warm start and one step were good
 
-    real_gradient, real_score = backward.gradient, training.train.__globals__["score"]
+    real_gradient, real_score = backward.gradient, data.score
 
     def gradient(*args):
         found = real_gradient(*args)
@@ -326,7 +326,7 @@ def test_what_is_not_a_number_changes_no_weight(tmp_path, monkeypatch, where):  
             self.sentences.append(sentence)
 
     monkeypatch.setattr(engine, "gradient", gradient)
-    monkeypatch.setitem(training.train.__globals__, "score", score)
+    monkeypatch.setattr(data, "score", score)
     warned = Warned()
     with pytest.raises(Stopped, match="3 updates in a row had a loss or gradient that was not finite"):
         run(tmp_path / "run", warned, load=load, steps=9)

@@ -1,4 +1,4 @@
-"""Asking the policy what it can do: alone, and in debate with itself (SPEC 9.1)."""
+"""The evaluation during training, on held-out questions: the policy alone, and in debate with itself (SPEC 9.1)."""
 
 from __future__ import annotations
 
