@@ -20,10 +20,12 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field, nearest
 from peergrad.debate.imports import is_import_path
 from peergrad.debate.judge import JUDGE, read_verdict
+from peergrad.debate.payload import frozen
 from peergrad.debate.personas import Persona
 from peergrad.debate.prompts import Wording
 from peergrad.debate.protocol import MAX_AGENTS, BaseProtocol, Recorded, imported_protocol
 from peergrad.debate.protocols import BUILT_IN
+from peergrad.debate.style import OPEN, STYLES, Style
 from peergrad.debate.types import (
     Ask,
     Contract,
@@ -34,7 +36,6 @@ from peergrad.debate.types import (
     ParseError,
     Question,
     Section,
-    Style,
     Tokens,
     Turn,
     Usage,
@@ -56,10 +57,12 @@ def dump(debate: Debate, *, thin: bool = False) -> str:
         line["question_id"] = question.id
     if question.answer is not None:
         line["answer"] = question.answer
-    if question.style != "open":
-        line["style"] = question.style
+    if question.style != OPEN:
+        line["style"] = question.style.name
     if question.dataset:
         line["dataset"] = question.dataset
+    if question.payload is not None:
+        line["payload"] = question.payload
     protocol = debate.protocol
     settings = asdict(cast("Any", protocol))
     line["agents"] = settings.pop("agents")
@@ -68,11 +71,11 @@ def dump(debate: Debate, *, thin: bool = False) -> str:
     line["turns"] = [_dump_turn(debate, turn, index, thin) for index, turn in enumerate(debate.turns)]
     if debate.verdict:
         line["verdict"] = _dump_turn(debate, debate.verdict, len(debate.turns), thin)
-    text = json.dumps(line, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(line, ensure_ascii=False, allow_nan=False, default=dict)
     try:
         text.encode()
     except UnicodeEncodeError:  # half a surrogate pair in model text: escape, so that the file stays UTF-8
-        text = json.dumps(line, ensure_ascii=True, allow_nan=False)
+        text = json.dumps(line, ensure_ascii=True, allow_nan=False, default=dict)
     return text
 
 
@@ -87,13 +90,7 @@ def load(line: str | bytes, where: str = "transcript", *, thin: bool = False) ->
         protocol.one_of(tuple(BUILT_IN))
     agents = at["agents"].whole(1, MAX_AGENTS)
     name = at["id"].text()
-    question = Question(
-        id=at.get("question_id", name).text(),
-        text=at["question"].text(),
-        answer=None if at.get("answer", None).value is None else at["answer"].text(),
-        style=cast("Style", at.get("style", "open").one_of(("open", "boxed"))),
-        dataset=at.get("dataset", "").text(),
-    )
+    question = _load_question(at, name)
     lines = list(at["turns"])
     # A line without settings says nothing of the limit: what was played is what there was to play.
     protocol = _load_protocol(at, agents, max_rounds=max(1, -(-len(lines) // agents)))
@@ -110,6 +107,22 @@ def load(line: str | bytes, where: str = "transcript", *, thin: bool = False) ->
     return Debate(name, question, protocol, tuple(turns), verdict)
 
 
+def _load_question(at: Field, name: str) -> Question:
+    style = at.get("style", OPEN.name).text()
+    try:
+        payload = frozen(at.get("payload", None).value)
+    except UserError as error:
+        raise UserError(f"{at.where}, {error}") from None
+    return Question(
+        id=at.get("question_id", name).text(),
+        text=at["question"].text(),
+        answer=None if at.get("answer", None).value is None else at["answer"].text(),
+        style=STYLES.get(style) or Style(style),  # one of somebody's own: its answers can't be compared
+        dataset=at.get("dataset", "").text(),
+        payload=payload,
+    )
+
+
 def read_file(path: Path, *, thin: bool = False) -> Iterator[Debate]:
     """The debates of a transcript file, one per line; blank lines are passed over. ``thin`` as for ``load``."""
     try:
@@ -124,7 +137,9 @@ def read_file(path: Path, *, thin: bool = False) -> Iterator[Debate]:
 
 def _parse_thin(line: str | bytes, where: str) -> Field:
     try:
-        return Field.parse(_without_tokens(line) if isinstance(line, bytes) else line, where)
+        if isinstance(line, bytes) and b'"payload"' not in line:  # where tokens may be anything
+            return Field.parse(_without_tokens(line), where)
+        return Field.parse(line, where)
     except UserError:
         return Field.parse(line, where)  # says where in the line as it is
 

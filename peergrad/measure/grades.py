@@ -24,7 +24,7 @@ def truth_of(task: Task) -> Callable[[Debate], rewards.Truth]:
             grade = UNANSWERED if said.solution is None else task.grade(debate.question, said.solution)
             return None if grade.timed_out else grade.correct
 
-        return right if debate.question.answer is not None else rewards.nobody_knows
+        return right if debate.question.known else rewards.nobody_knows
 
     return of
 
@@ -42,8 +42,8 @@ def turn_grades(debates: Sequence[Debate], grade: Grader) -> list[tuple[Grade, .
 
 def known_grades(debates: Sequence[Debate], grade: Grader) -> list[tuple[Grade, ...] | None]:
     """The grades of each debate whose answer is known; ``None`` for the others."""
-    known = iter(turn_grades([debate for debate in debates if debate.question.answer is not None], grade))
-    return [None if debate.question.answer is None else next(known) for debate in debates]
+    known = iter(turn_grades([debate for debate in debates if debate.question.known], grade))
+    return [next(known) if debate.question.known else None for debate in debates]
 
 
 def final_grades(debate: Debate, grades: Sequence[Grade], rounds: int | None = None) -> list[Grade]:

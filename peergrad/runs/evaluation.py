@@ -72,7 +72,7 @@ def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = 
     every = [task[index] for index in range(len(task))]
     questions, notes = _to_ask([question for question in every if (question.text, question.answer) not in trained])
     if not questions:
-        why = "were all trained on" if trained and any(q.answer is not None for q in every) else "have no answers"
+        why = "were all trained on" if trained and any(q.known for q in every) else "have no answers"
         raise UserError(f"task: its questions {why}, so there is nothing to measure; name others")
     if len(every) > len(questions) and trained:
         notes.insert(0, f"{len(every)} questions, less those that the run was trained on and those that repeat")
@@ -92,7 +92,7 @@ def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = 
 
 def _to_ask(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
     """Those that have an answer, each once; and what there is to say about the others."""
-    answered = [question for question in questions if question.answer is not None]
+    answered = [question for question in questions if question.known]
     first: dict[tuple[str, str | None], Question] = {}
     for question in answered:
         first.setdefault((question.text, question.answer), question)
