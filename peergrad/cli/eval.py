@@ -12,9 +12,9 @@ from typing import Annotated
 from rich.console import Console
 from rich.text import Text
 
-from peergrad.cli.flags import Flag, Inline, ModelFlags, first_pass
+from peergrad.cli.flags import Flag, Inline, ModelFlags, first_pass, with_own_protocol
 from peergrad.cli.signals import run_until_done
-from peergrad.config import EvalConfig, TrainConfig
+from peergrad.config import EvalConfig, TrainConfig, from_folder
 from peergrad.debate.quote import visible
 from peergrad.engines.shared.addresses import host
 from peergrad.runs import evaluation, training
@@ -28,7 +28,8 @@ from peergrad.terminal.result import print_result, result_text
 def base_settings(args: Sequence[str]) -> EvalConfig:
     """The settings that the flags begin with: those of a run whose model is evaluated, then those of a file."""
     flags = first_pass(ModelFlags, args)
-    config = settings_of(flags.model, flags.base_url) if flags.model else EvalConfig()
+    config = with_own_protocol(EvalConfig(), flags.config, args)
+    config = settings_of(config, flags.model, flags.base_url) if flags.model else config
     return from_file(config, flags.config) if flags.config else config
 
 
@@ -60,16 +61,16 @@ def command(
     console.print(Text(f"result: {visible(str(out / 'result.json'))}"), soft_wrap=True)
 
 
-def settings_of(model: str, base_url: str | None) -> EvalConfig:
+def settings_of(config: EvalConfig, model: str, base_url: str | None) -> EvalConfig:
     """The settings an evaluation of a model begins with: of a run or its checkpoint, the run's own."""
     run = run_of(model)
     if not run:
-        return EvalConfig()
-    names = flat(EvalConfig()).keys() - {"out", "seed", "model"}
-    trained = from_file(TrainConfig(), run.path / "config.toml")
+        return config
+    names = flat(config).keys() - {"out", "seed", "model"}
+    trained = from_folder(TrainConfig(), run.path)
     shared = {name: value for name, value in flat(trained).items() if name in names}
     shared |= {"task": trained.held_out.eval_task or trained.task.task, "base_url": address_of(trained.engine, base_url)}
-    return changed(EvalConfig(), shared, "model")
+    return changed(config, shared, "model")
 
 
 def _trained_on(model: str) -> set[tuple[str, str | None]]:
@@ -77,7 +78,7 @@ def _trained_on(model: str) -> set[tuple[str, str | None]]:
     run = run_of(model)
     if not run:
         return set()
-    task = training.plan(from_file(TrainConfig(), run.path / "config.toml")).task
+    task = training.plan(from_folder(TrainConfig(), run.path)).task
     return {(question.text, question.answer) for question in (task[index] for index in range(len(task)))}
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from peergrad.config import EvalConfig
+from peergrad.config import EvalConfig, from_folder
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.play import play_all
+from peergrad.debate.protocol import playable
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler, Seats, all_of
 from peergrad.debate.types import Debate, Protocol, Question
@@ -23,7 +24,7 @@ from peergrad.measure.outcome import Outcome, counted, debate_outcome, direct_ou
 from peergrad.measure.result import result
 from peergrad.runs.eval_folder import EvalFolder
 from peergrad.runs.model_pool import ModelPool, ModelRef, model_ref, policy_of, weights_of
-from peergrad.settings import flat, from_file, to_toml
+from peergrad.settings import flat, to_toml
 from peergrad.tasks.base import Grader, Task
 from peergrad.tasks.files import fingerprint
 from peergrad.tasks.open import left_out
@@ -87,7 +88,8 @@ def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = 
         if opponent == policy:
             raise UserError(f"opponent: {name} is the model itself; name another, or use mode debate")
     notes += [note] if (note := left_out(task)) else []
-    return EvalPlan(config, config.debate.build(config.engine), task, tuple(questions), policy, opponent, tuple(notes))
+    protocol = playable(config.debate.build(1.0 if config.engine.engine == "tinker" else None))
+    return EvalPlan(config, protocol, task, tuple(questions), policy, opponent, tuple(notes))
 
 
 def _to_ask(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
@@ -323,7 +325,7 @@ def _same(folder: EvalFolder, made: EvalPlan) -> None:
     for name, what in alike.items():
         if facts.get(name) != new[name]:
             raise UserError(f"out: the evaluation in {folder.path} is of other {what}; give another folder (out)")
-    before = flat(from_file(EvalConfig(), folder.path / "config.toml"))
+    before = flat(from_folder(EvalConfig(), folder.path))
     for name, value in flat(made.config).items():
         if name not in _FREE and before[name] != value:
             raise UserError(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 from urllib.parse import urlsplit
 
-from peergrad.config import ApiConfig, EngineConfig, TrainConfig, UpdateConfig
+from peergrad.config import ApiConfig, EngineConfig, TrainConfig, UpdateConfig, from_folder
 from peergrad.debate.batch import Batcher
 from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
@@ -24,7 +24,6 @@ from peergrad.engines.shared.addresses import check_address, host, is_loopback
 from peergrad.engines.shared.meter import Meter
 from peergrad.engines.tinker.rules import CHECKPOINT, TinkerRules, address, key
 from peergrad.runs.folder import Run
-from peergrad.settings import from_file
 
 if TYPE_CHECKING:
     from peergrad.engines.local.engine import Local
@@ -122,7 +121,7 @@ def _run(path: Path) -> Run | None:
 
 
 def _base_of(run: Run) -> str:
-    return from_file(TrainConfig(), run.path / "config.toml").engine.model
+    return from_folder(TrainConfig(), run.path).engine.model
 
 
 def keys_of(api: ApiConfig) -> dict[str, str]:

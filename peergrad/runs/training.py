@@ -15,9 +15,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from peergrad.config import TrainConfig
+from peergrad.config import TrainConfig, from_folder
 from peergrad.debate.errors import UserError
+from peergrad.debate.imports import is_import_path
 from peergrad.debate.play import Played
+from peergrad.debate.protocol import own_protocol
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Debate, Protocol, Question
@@ -35,7 +37,7 @@ from peergrad.runs.lost import Lost
 from peergrad.runs.model_pool import batching, check_service, tinker_engine
 from peergrad.runs.skipped import Skipped
 from peergrad.runs.watch import Nobody, Watcher
-from peergrad.settings import flat, from_file, to_toml
+from peergrad.settings import flat, to_toml
 from peergrad.tasks.arithmetic import Arithmetic, teacher
 from peergrad.tasks.base import Task
 from peergrad.tasks.files import fingerprint
@@ -111,12 +113,15 @@ def plan(config: TrainConfig) -> Plan:
             raise UserError("warm_from: this task has no teacher of its own; give a transcript file, or warm_steps 0")
     if config.engine.engine == "tinker":
         check_service(config.engine, config.update)
-    return Plan(config, config.debate.build(config.engine), task, held_out, teach, lessons)
+    protocol = config.debate.build(1.0 if config.engine.engine == "tinker" else None)
+    return Plan(config, protocol, task, held_out, teach, lessons)
 
 
 def plan_run(config: TrainConfig) -> Plan:
     """``plan`` for settings a person gave, rather than a folder: a reward of one's own is imported, or refused."""
     _ = config.learn.reward.function
+    if is_import_path(config.debate.protocol):
+        own_protocol(config.debate.protocol)
     return plan(config)
 
 
@@ -376,7 +381,7 @@ def _same(run: Run, made: Plan) -> None:
     for name, what in (("questions_sha256", "questions"), ("prompts_sha256", "prompts")):
         if facts.get(name) != new[name]:
             raise UserError(f"out: the run in {run.path} has other {what}; give another folder (out)")
-    before = flat(from_file(TrainConfig(), run.path / "config.toml"))
+    before = flat(from_folder(TrainConfig(), run.path))
     free = _FREE if made.config.learn.schedule == "cosine" else (*_FREE, "steps")
     for name, value in flat(made.config).items():
         if name not in free and before[name] != value:
