@@ -5,7 +5,6 @@ peergrad train --preset demo --metrics my_metrics:vote_length --alarms my_metric
 
 from __future__ import annotations
 
-from peergrad.debate.contract import said
 from peergrad.learn.train import Step
 from peergrad.measure.alarms import Alarm, History
 from peergrad.measure.batch import DebateBatch
@@ -14,7 +13,7 @@ from peergrad.measure.batch import DebateBatch
 def vote_length(batch: DebateBatch) -> dict[str, float]:
     """How long the sections are that hold the votes, in characters; nothing where no reply can be read."""
     turns = [turn for scored in batch.scored for turn in scored.debate.turns if not turn.parsed.error]
-    lengths = [len(said(turn.text, turn.parsed, "comparison")) for turn in turns]
+    lengths = [len(turn.section("comparison")) for turn in turns]
     return {"votes/length": sum(lengths) / len(lengths)} if lengths else {}
 
 

@@ -75,7 +75,7 @@ def test_a_run_measures_it_evaluates_it_and_resumes_to_the_same_bytes(here):  # 
 
 
 WRONG = {
-    "f = 7": "is int, not a function",
+    "f = 7": "is of type int, not a function",
     "def f(*_):\n    return 1 / 0": r"failed \(ZeroDivisionError: .*bad\d+.py, line 2",
 }
 WRONG_METRIC = WRONG | {

@@ -44,7 +44,7 @@ def own_functions(paths: Sequence[str], setting: str) -> dict[str, Callable[...,
     functions = {path: imported(path, setting) for path in paths}
     for path, function in functions.items():
         if not callable(function):
-            raise UserError(f"{setting}: {path!r} is {type(function).__name__}, not a function")
+            raise refused(setting, path, function, "a function")
     return functions
 
 
@@ -54,6 +54,17 @@ def call_own(function: Callable[..., Any], path: str, setting: str, *arguments: 
         return function(*arguments)
     except Exception as error:
         raise UserError(f"{setting}: {path}: failed ({where_it_failed(error)})") from error
+
+
+def import_path(thing: Any) -> str:
+    """The import path of a class or a function, by which settings and transcripts name it."""
+    return f"{thing.__module__}:{thing.__qualname__}"
+
+
+def refused(setting: str, path: str, thing: object, wanted: str) -> UserError:
+    """What to tell a person whose object does not fit."""
+    what = f"the class {thing.__name__}" if isinstance(thing, type) else f"of type {type(thing).__name__}"
+    return UserError(f"{setting}: {path!r} is {what}, not {wanted}")
 
 
 def where_it_failed(error: BaseException) -> str:
