@@ -16,7 +16,7 @@ from peergrad.config import DebateConfig, DebatesConfig, TrainConfig
 from peergrad.debate.errors import UserError
 from peergrad.debate.types import Ask, Debate, Question, Reply
 from peergrad.measure.ending import Ending, as_object, ending, used
-from peergrad.runs.debating import WEAK, DebatesPlan, Took, debate_all, paid, plan
+from peergrad.runs.debating import WEAK, DebatesPlan, Took, debate_all, plan
 from peergrad.runs.players import address_of, run_of
 from peergrad.settings import changed, flat, from_file
 from peergrad.tasks.lines import lines_of, typed_questions
@@ -113,7 +113,7 @@ def _one(made: DebatesPlan) -> None:
     page, spent = stage.page, stage.took
     print_ending(page, ending(held))
     replies = len(held.turns) + (held.verdict is not None)
-    usd, seconds = (spent.usd, spent.seconds) if spent else (paid(made, held), None)
+    usd, seconds = (spent.usd, spent.seconds) if spent else (made.usd(held), None)
     page.line(took(used(held), usd, seconds, replies), "dim")
     page.line(f"saved in {made.out}" if spent else f"kept from before in {made.out}; --seed plays another one", "dim")
     page.show()
@@ -174,7 +174,7 @@ class _Results:
             self._page.show()
             return
         more = {
-            "usd": round(paid(self._made, debate), 9),
+            "usd": round(self._made.usd(debate), 9),
             "seconds": None if seconds is None else round(seconds, 3),
             "kept": seconds is None,
             "transcript": str(self._made.out),
