@@ -17,7 +17,7 @@ from peergrad.debate.play import play_all
 from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.sampler import Answer, Sampler, Seats, all_of, answered
 from peergrad.debate.types import Ask, Debate, Question, Reply
-from peergrad.runs.players import Player, Players, keys_of, player, policy_of
+from peergrad.runs.model_pool import ModelPool, ModelRef, keys_of, model_ref, policy_of
 from peergrad.runs.transcript_log import TranscriptLog
 from peergrad.settings import flat
 from peergrad.tasks.lines import name_of
@@ -66,12 +66,12 @@ class Listener(DebatesWatcher, typing.Protocol):
 
 @dataclass(frozen=True)
 class DebatesPlan:
-    """Settings with what they name, checked: nothing heavy is loaded yet. ``players`` are by seat, a judge's last."""
+    """Settings with what they name, checked: nothing heavy is loaded yet. ``refs`` are by seat, a judge's last."""
 
     config: DebatesConfig
     protocol: Parallel | Sequential
     questions: tuple[Question, ...]
-    players: tuple[Player, ...]
+    refs: tuple[ModelRef, ...]
     models: tuple[str, ...]
     out: Path
 
@@ -87,8 +87,7 @@ class DebatesPlan:
         config = flat(self.config)
         settings = {name: config[name] for name in (*flat(self.config.debate), "style", "stops", "send_temperature", "seed")}
         seats = [
-            {"model": one.base, "adapter": str(one.adapter) if one.adapter else None, "server": one.url}
-            for one in self.players
+            {"model": one.base, "adapter": str(one.adapter) if one.adapter else None, "server": one.url} for one in self.refs
         ]
         agents = self.protocol.agents
         return {"seats": seats[:agents], "judge": seats[agents] if len(seats) > agents else None, "settings": settings}
@@ -96,7 +95,7 @@ class DebatesPlan:
     def usd(self, debate: Debate) -> float:
         """What the replies of a debate cost, in dollars; what was asked more than once is not in it."""
         turns = [*debate.turns, *([debate.verdict] if debate.verdict else [])]
-        used = [turn.used for turn in turns if turn.used and self.players[turn.agent].url]
+        used = [turn.used for turn in turns if turn.used and self.refs[turn.agent].url]
         api = self.config.api
         return sum(one.prompt * api.price_in + one.sampled * api.price_out for one in used) / 1e6
 
@@ -118,18 +117,18 @@ def plan(config: DebatesConfig, questions: Sequence[Question], name: str, origin
             raise UserError("model: is not set; give the name that the server knows it by")
         model = WEAK
     engine = replace(config.engine, model=model)
-    players = [
-        _player(f"seat {seat}", named[seat]) if seat in named else policy_of(engine) for seat in range(protocol.agents)
+    refs = [
+        _model_ref(f"seat {seat}", named[seat]) if seat in named else policy_of(engine) for seat in range(protocol.agents)
     ]
     models = [named.get(seat, model) for seat in range(protocol.agents)]
     if seats.judge is not None:
         if protocol.agents < 2:
             raise UserError("judge: has nothing to compare where only one agent answers; give agents 2 or more")
-        players.append(_player("judge", seats.judge))
+        refs.append(_model_ref("judge", seats.judge))
         models.append(seats.judge)
     if seats.out and seats.out.suffix != ".jsonl":
         raise UserError(f"out: {seats.out} is no .jsonl file; give a name that ends so")
-    plan = DebatesPlan(config, protocol, tuple(questions), tuple(players), tuple(models), Path())
+    plan = DebatesPlan(config, protocol, tuple(questions), tuple(refs), tuple(models), Path())
     return replace(plan, out=seats.out or Path("debates") / f"{_file_name(plan.facts, name, origin)}.jsonl")
 
 
@@ -151,9 +150,9 @@ def _seats(settings: Sequence[str], agents: int) -> dict[int, str]:
     return models
 
 
-def _player(where: str, name: str) -> Player:
+def _model_ref(where: str, name: str) -> ModelRef:
     try:
-        return player(name)
+        return model_ref(name)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
 
@@ -176,17 +175,17 @@ async def debate_all(plan: DebatesPlan, watch: DebatesWatcher, listener: Listene
         if missing:
             config = plan.config
             hear = listener.heard if listener else None
-            loading = Players(config.engine, config.api, config.seats.seed, watch.say, hear, expected=plan.players)
-            async with loading as players:
-                await _Debating(plan, log, watch, players).play(missing, debates)
+            loading = ModelPool(config.engine, config.api, config.seats.seed, watch.say, hear, expected=plan.refs)
+            async with loading as pool:
+                await _Debating(plan, log, watch, pool).play(missing, debates)
     return [debates[question.id] for question in plan.questions if question.id in debates]
 
 
 class _Debating:
     """Debates under way."""
 
-    def __init__(self, plan: DebatesPlan, log: TranscriptLog, watch: DebatesWatcher, players: Players) -> None:
-        self._plan, self._log, self._watch, self._players = plan, log, watch, players
+    def __init__(self, plan: DebatesPlan, log: TranscriptLog, watch: DebatesWatcher, pool: ModelPool) -> None:
+        self._plan, self._log, self._watch, self._pool = plan, log, watch, pool
         self._local = Took()
         self._since = time.monotonic()
         self._begun: dict[str, float] = {}
@@ -207,15 +206,15 @@ class _Debating:
         played.usable(most=0, note=f"What is done is in {plan.out}; the same command resumes it (a budget counts anew)")
 
     async def _sampler(self) -> Sampler:
-        """A sampler for every seat; seats of one player share theirs. The model's is first: the key is its server's."""
+        """A sampler for every seat; seats of one model share theirs. The model's is first: the key is its server's."""
         plan = self._plan
-        of: dict[Player, Sampler] = {}
+        of: dict[ModelRef, Sampler] = {}
         seats: dict[int, Sampler] = {}
-        for seat in sorted(range(len(plan.players)), key=lambda seat: (seat not in plan.usual, seat)):
-            who = plan.players[seat]
+        for seat in sorted(range(len(plan.refs)), key=lambda seat: (seat not in plan.usual, seat)):
+            who = plan.refs[seat]
             where = "" if seat in plan.usual else "judge" if seat == plan.protocol.agents else f"seat {seat}"
             try:
-                of[who] = of.get(who) or await self._players.sampler(who)
+                of[who] = of.get(who) or await self._pool.sampler(who)
             except (UserError, EngineError) as error:
                 raise type(error)(f"{where}: {error}" if where else str(error)) from None
             seats[seat] = _Seat(of[who], where, self, local=who.url is None)
@@ -233,7 +232,7 @@ class _Debating:
         self._watch.replied(ask, reply, self._took())
 
     def _took(self) -> Took:
-        spent = self._players.meter.spent
+        spent = self._pool.meter.spent
         prompt, sampled = self._local.prompt + spent.prompt, self._local.sampled + spent.sampled
         return Took(spent.requests, prompt, sampled, spent.usd, time.monotonic() - self._since)
 

@@ -13,7 +13,7 @@ from typing import Any
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.transcript import dump
 from peergrad.debate.types import Debate
-from peergrad.engines.openai.meter import Spent
+from peergrad.engines.shared.meter import Spent
 from peergrad.runs import files
 from peergrad.runs.work_folder import Warn, WorkFolder, read_debates, read_object, read_records
 

@@ -17,12 +17,12 @@ from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocols import Direct, Parallel, Sequential
 from peergrad.debate.sampler import Sampler, Seats, all_of
 from peergrad.debate.types import Debate, Protocol, Question
-from peergrad.engines.openai.meter import Meter
+from peergrad.engines.shared.meter import Meter
 from peergrad.measure.budget import cost, draws
 from peergrad.measure.outcome import Outcome, counted, debate_outcome, direct_outcome, joined, seat_outcome
 from peergrad.measure.result import result
 from peergrad.runs.eval_folder import EvalFolder, read_result
-from peergrad.runs.players import Player, Players, player, policy_of, weights_of
+from peergrad.runs.model_pool import ModelPool, ModelRef, model_ref, policy_of, weights_of
 from peergrad.settings import flat
 from peergrad.tasks.base import Grader, Task
 from peergrad.tasks.files import fingerprint
@@ -57,8 +57,8 @@ class EvalPlan:
     protocol: Parallel | Sequential
     task: Task
     questions: tuple[Question, ...]
-    policy: Player
-    opponent: Player | None
+    policy: ModelRef
+    opponent: ModelRef | None
     notes: tuple[str, ...] = ()
 
     @property
@@ -87,7 +87,7 @@ def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = 
     every = [task[index] for index in range(len(task))]
     questions, notes = _to_ask([question for question in every if (question.text, question.answer) not in trained])
     if not questions:
-        why = "were all trained on" if trained and any(q.answer is not None for q in every) else "have no answers"
+        why = "were all trained on" if trained and any(q.known for q in every) else "have no answers"
         raise UserError(f"task: its questions {why}, so there is nothing to measure; name others")
     if len(every) > len(questions) and trained:
         notes.insert(0, f"{len(every)} questions, less those that the run was trained on and those that repeat")
@@ -98,7 +98,7 @@ def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = 
     policy, opponent = policy_of(config.engine), None
     if config.measure.mode == "role-averaged":
         name = config.measure.opponent
-        opponent = replace(policy, adapter=None) if name == "base" else player(name)
+        opponent = replace(policy, adapter=None) if name == "base" else model_ref(name)
         if opponent == policy:
             raise UserError(f"opponent: {name} is the model itself; name another, or use mode debate")
     notes += [note] if (note := left_out(task)) else []
@@ -107,7 +107,7 @@ def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = 
 
 def _to_ask(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
     """Those that have an answer, each once; and what there is to say about the others."""
-    answered = [question for question in questions if question.answer is not None]
+    answered = [question for question in questions if question.known]
     first: dict[tuple[str, str | None], Question] = {}
     for question in answered:
         first.setdefault((question.text, question.answer), question)
@@ -124,7 +124,7 @@ async def evaluate(
     out: Path,
     watch: EvalWatcher,
     show: Callable[[Mapping[str, Any]], str],
-    sampler_of: Callable[[Player], Awaitable[Sampler]] | None = None,
+    sampler_of: Callable[[ModelRef], Awaitable[Sampler]] | None = None,
 ) -> dict[str, Any]:
     """Evaluate, in a folder; an evaluation that was interrupted is resumed. ``show`` turns the result into a table."""
     for note in plan.notes:
@@ -135,13 +135,13 @@ async def evaluate(
             watch.say(f"{folder.path} is finished; this is its result. Give another folder (out) to evaluate again")
             return before
         expected = (plan.policy, plan.opponent or plan.policy)
-        async with Players(config.engine, config.api, config.measure.seed, watch.say, expected=expected) as players:
-            players.meter.spent = folder.spent()  # a budget is for all sessions together
-            sampler_of = sampler_of or players.sampler
+        async with ModelPool(config.engine, config.api, config.measure.seed, watch.say, expected=expected) as pool:
+            pool.meter.spent = folder.spent()  # a budget is for all sessions together
+            sampler_of = sampler_of or pool.sampler
             policy = await sampler_of(plan.policy)
             opponent = await sampler_of(plan.opponent) if plan.opponent else None
             folder.begin(config, facts)
-            evaluation = _Evaluation(plan, folder, watch, players.meter)
+            evaluation = _Evaluation(plan, folder, watch, pool.meter)
             try:
                 measure = await evaluation.play(policy, opponent)
             finally:
@@ -300,8 +300,8 @@ class _Evaluation:
         return questions
 
 
-def _weights(who: Player | None) -> str | None:
-    """A hash of a player's adapter, which training may change; base models are taken to stay what they are."""
+def _weights(who: ModelRef | None) -> str | None:
+    """A hash of a model's adapter, which training may change; base models are taken to stay what they are."""
     if who is None or who.adapter is None:
         return None
     path = weights_of(who.adapter)
