@@ -137,7 +137,7 @@ def _advise(plan: DebatesPlan, view: DebateView | ProgressView) -> None:
         view.warn(_WEAK)
     if plan.config.seats.judge is None and protocol.agents < 3:
         view.warn("nobody can vote: a vote compares two others; give agents 3 or more, or a judge")
-    elif plan.config.seats.judge is None and plan.config.debate.protocol == "parallel" and protocol.max_rounds < 2:
+    elif plan.config.seats.judge is None and plan.config.debate.protocol == "parallel" and plan.config.debate.max_rounds < 2:
         view.warn("nobody can vote: in the first round nobody has seen others; give max_rounds 2 or more, or a judge")
 
 

@@ -14,9 +14,8 @@ from typing import Any
 from peergrad.config import DebatesConfig
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.play import play_all
-from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.sampler import Answer, Sampler, Seats, all_of, answered
-from peergrad.debate.types import Ask, Debate, Question, Reply
+from peergrad.debate.types import Ask, Debate, Protocol, Question, Reply
 from peergrad.runs.kept import Transcript
 from peergrad.runs.model_pool import ModelPool, ModelRef, keys_of, model_ref, policy_of
 from peergrad.settings import flat
@@ -69,7 +68,7 @@ class DebatesPlan:
     """Settings with what they name, checked: nothing heavy is loaded yet. ``refs`` are by seat, a judge's last."""
 
     config: DebatesConfig
-    protocol: Parallel | Sequential
+    protocol: Protocol
     questions: tuple[Question, ...]
     refs: tuple[ModelRef, ...]
     models: tuple[str, ...]

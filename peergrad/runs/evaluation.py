@@ -14,7 +14,7 @@ from typing import Any
 from peergrad.config import EvalConfig
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.play import play_all
-from peergrad.debate.protocols import Direct, Parallel, Sequential
+from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler, Seats, all_of
 from peergrad.debate.types import Debate, Protocol, Question
 from peergrad.engines.shared.meter import Meter
@@ -54,7 +54,7 @@ class EvalPlan:
     """An evaluation's settings with what they name, checked: nothing heavy is loaded yet."""
 
     config: EvalConfig
-    protocol: Parallel | Sequential
+    protocol: Protocol
     task: Task
     questions: tuple[Question, ...]
     policy: ModelRef
@@ -211,10 +211,7 @@ class _Evaluation:
 
     def _alone(self, draw: int) -> Protocol:
         """Somebody who debates with nobody: as many rounds, seeing only itself, in each of the debaters' characters."""
-        protocol = self.made.protocol
-        if isinstance(protocol, Parallel):
-            return replace(protocol, agents=1, personas=(protocol.persona(draw % protocol.agents),))
-        return replace(protocol, agents=1)
+        return self.made.protocol.alone(draw % self.made.protocol.agents)
 
     async def _once(self, part: str, protocol: Protocol, sampler: Sampler, prefix: str) -> dict[str, Debate]:
         """One debate about each question, by the question's id."""

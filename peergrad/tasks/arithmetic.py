@@ -11,11 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from peergrad.debate.contract import said
+from peergrad.debate.contract import FULL
 from peergrad.debate.errors import UserError
-from peergrad.debate.protocols import Parallel
 from peergrad.debate.style import BOXED, last_boxed
-from peergrad.debate.types import Debate, Question
+from peergrad.debate.types import Ask, Debate, Question
 from peergrad.tasks.base import UNANSWERED, Grade
 from peergrad.tasks.numbers import as_number
 
@@ -64,21 +63,21 @@ class Arithmetic:
         return Grade(correct=str(number) == question.answer, answer=str(number))
 
 
-def teacher(seed: int) -> Callable[[Debate, int], str]:
+def teacher(seed: int) -> Callable[[Debate, Ask], str]:
     """What a patient debater would say next: mostly right, sometimes wrong, and honest about the others.
 
     A function of the debate and the agent alone, so the same lesson can be given again.
     """
 
-    def say(debate: Debate, agent: int) -> str:
+    def say(debate: Debate, ask: Ask) -> str:
+        agent = ask.agent
         rng = random.Random(f"{seed} {debate.id} {agent} {len(debate.turns)}")
         answer = int(debate.question.answer or 0)
         given = answer if rng.random() < 0.65 else answer + rng.choice((-2, -1, 1, 2, 10))
         sum_ = debate.question.text.removeprefix("What is ").removesuffix("?")
         heard = {turn.agent: turn for turn in debate.turns if turn.agent != agent}  # the last turn of each
         right = {
-            other: as_number(last_boxed(said(turn.text, turn.parsed, "solution")) or "") == answer
-            for other, turn in sorted(heard.items())
+            other: as_number(last_boxed(turn.section("solution")) or "") == answer for other, turn in sorted(heard.items())
         }
         given = given if not heard else answer
         evaluation = " ".join(f"Agent {a} is {'right' if ok else 'wrong'}." for a, ok in right.items()) or "N/A"
@@ -88,7 +87,7 @@ def teacher(seed: int) -> Callable[[Debate, int], str]:
             f"<solution>{sum_} = \\boxed{{{given}}}</solution>\n"
             f"<evaluation>{evaluation}</evaluation>\n<comparison>{comparison}</comparison>"
         )
-        if isinstance(debate.protocol, Parallel):
+        if ask.contract != FULL:
             return reply
         agreed = len(right) == debate.agents - 1 and all(right.values())
         reason = "We all agree." if agreed else "Not all of us agree yet."

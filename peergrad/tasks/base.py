@@ -16,12 +16,14 @@ _AT_ONCE = 4  # as many as there are processes that compare expressions
 class Grade:
     """What a solution is worth. ``answer`` is normalised so that equal answers are equal strings; ``None``: none found.
 
-    ``timed_out``: comparing took too long, so nobody knows. It is not a wrong answer, and must be counted apart.
+    ``timed_out``: comparing took too long, so nobody knows. It is not a wrong answer, and must be counted apart. ``asked``:
+    false of a turn that was not to answer the question, but to judge others.
     """
 
     correct: bool
     answer: str | None
     timed_out: bool = False
+    asked: bool = True
 
     @property
     def format(self) -> bool:
@@ -30,6 +32,7 @@ class Grade:
 
 
 UNANSWERED = Grade(correct=False, answer=None)
+NOT_ASKED = Grade(correct=False, answer=None, asked=False)
 TIMED_OUT = Grade(correct=False, answer=None, timed_out=True)
 
 

@@ -15,8 +15,7 @@ from peergrad.debate.types import Question
 from peergrad.tasks.arithmetic import Arithmetic
 from peergrad.tasks.base import Grade
 from peergrad.tasks.datasets import Read, plain
-from peergrad.tasks.grading import grade, needs_math
-from peergrad.tasks.pool import installed
+from peergrad.tasks.grading import grade, installed, needs_math
 from peergrad.tasks.rows import Row, rows, stem
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import re
 
 from peergrad.debate.style import last_boxed
@@ -11,7 +12,7 @@ from peergrad.debate.types import Question
 from peergrad.tasks.base import TIMED_OUT, UNANSWERED, Grade
 from peergrad.tasks.latex import flat
 from peergrad.tasks.numbers import as_amount
-from peergrad.tasks.pool import Pool, installed
+from peergrad.tasks.pool import Pool
 
 # The longest answer that is looked at as mathematics; longer ones are compared as text.
 _LONGEST = 1000
@@ -25,7 +26,12 @@ _SIDE_BY_SIDE = re.compile(r"[^\\]*?\d\s+\d[^\\]*")
 _MOMENT = re.compile(r"\d+-\d+-\d+|\d+/\d+/\d+|\d+:\d\d(?::\d\d)?\s*(?:[ap]\.?m\.?)?", re.I)
 _BASE = re.compile(r"\d\s*_\s*\{?\s*\d")
 
-POOL = Pool()
+POOL = Pool("peergrad.tasks.mathematics:compare")
+
+
+def installed() -> bool:
+    """Whether math-verify is there."""
+    return importlib.util.find_spec("math_verify") is not None
 
 
 def grade(question: Question, solution: str) -> Grade:
@@ -75,12 +81,12 @@ def _compared(gold: str, boxed: str) -> Grade:
         return Grade(False, _text(boxed))
     if _BASE.search(flat(boxed)) and not _BASE.search(flat(gold)):  # written to another base than ten
         return Grade(False, _text(boxed))
-    verdict = POOL.compare(gold, boxed)
-    if verdict is None:
+    compared = POOL.call(gold, boxed)
+    if compared is None:
         return TIMED_OUT
-    if verdict.equal:
+    if compared["equal"]:
         return Grade(True, name)
-    return Grade(False, str(given.value) if given else _short(verdict.name) or _text(boxed))
+    return Grade(False, str(given.value) if given else _short(compared["name"]) or _text(boxed))
 
 
 def _is_words(text: str) -> bool:

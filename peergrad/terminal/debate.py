@@ -12,7 +12,6 @@ from rich.text import Text
 
 from peergrad.debate.contract import FULL
 from peergrad.debate.judge import read_verdict
-from peergrad.debate.protocols import Sequential
 from peergrad.debate.quote import visible
 from peergrad.debate.types import Ask, Debate, Protocol, Reply, Turn
 from peergrad.measure.ending import seat_name
@@ -34,6 +33,7 @@ class DebateView(View):
         self.page, self._protocol = Page(console), protocol
         self._models = models if len(set(models)) > 1 else [""] * len(models)
         self._speaking: dict[int, str] = {}  # what each agent has said of its reply so far
+        self._alone = False
         self._replies = 0
         self.took: Took | None = None  # nothing, if all was finished before
         self._since = time.monotonic()
@@ -44,40 +44,39 @@ class DebateView(View):
 
     def begin(self, kept: Sequence[Debate], missing: int) -> None:
         for debate in kept:
-            for index, turn in enumerate(debate.turns):
-                self._print(turn, debate.round(index))
-            if debate.verdict:
-                self._print(debate.verdict, 0)
+            for turn in (*debate.turns, *filter(None, [debate.verdict])):
+                self._print(turn)
         self._since = time.monotonic()
         if missing and self.page.folds:
             self._live.start()
 
     def heard(self, ask: Ask, piece: str | None) -> None:
         self._speaking[ask.agent] = "" if piece is None else self._speaking.get(ask.agent, "") + piece
+        self._alone = ask.seen == ask.turn  # it has seen all that was said: nobody else speaks now
 
     def replied(self, ask: Ask, reply: Reply, took: Took) -> None:
         self._speaking.pop(ask.agent, None)
         self._replies, self.took = self._replies + 1, took
         judge = ask.agent == self._protocol.agents
-        parsed = (read_verdict if judge else self._protocol.read)(reply.text, reply.truncated)
-        self._print(Turn.of(ask, reply, parsed), ask.turn // self._protocol.agents)
+        read = self._protocol.read
+        parsed = read_verdict(reply.text, reply.truncated) if judge else read(ask, reply.text, reply.truncated)
+        self._print(Turn.of(ask, reply, parsed))
 
     def ended(self, debate: Debate | None, took: Took, seconds: float) -> None:  # noqa: ARG002 (the outcome is told later)
         self.took = took
         self._live.stop()
 
-    def _print(self, turn: Turn, round_: int) -> None:
+    def _print(self, turn: Turn) -> None:
         if self._live.is_started:
             self._live.refresh()  # else what was being said stays until the next time
-        print_turn(self.page, self._protocol, turn, round_, self._models[turn.agent])
+        print_turn(self.page, self._protocol, turn, self._models[turn.agent])
 
     def _render(self) -> Group:
         """The replies under way, and what the debate took so far."""
         console, lines = self.page.console, list[Text]()
-        alone = isinstance(self._protocol, Sequential)
         for agent, words in sorted(self._speaking.items()):
             name, text = f"{seat_name(self._protocol, agent)}: ", _TAG.sub(" ", words)
-            if alone or agent == self._protocol.agents:
+            if self._alone or agent == self._protocol.agents:
                 folded = list(self.page.folded(text, console.width - 4))
                 lines += [Text(name, style="bold"), *(Text("  ") + line for line in folded[-max(4, console.height - 6) :])]
             else:

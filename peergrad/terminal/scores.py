@@ -53,7 +53,7 @@ def _turn(scored: Scored, index: int) -> list[str]:
     votes = ", ".join(f"{vote.a} {vote.op} {vote.b}" for vote in scored.tally.votes if vote.turn == index)
     if turn.parsed.error:
         votes = f"unreadable: {turn.parsed.error}"
-    return [str(index), str(scored.debate.round(index) + 1), str(turn.agent), votes]
+    return [str(index), str(turn.round + 1), str(turn.agent), votes]
 
 
 def _number(value: float | None) -> str:

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from peergrad.debate.contract import said
-from peergrad.debate.judge import JUDGE
 from peergrad.debate.prompts import UNREADABLE
 from peergrad.debate.quote import visible
 from peergrad.debate.types import Debate, Protocol, Turn, Usage
@@ -51,21 +49,24 @@ class Page:
             yield from safe.wrap(self.console, max(10, width)) if self.folds else [safe]
 
 
-def print_turn(page: Page, protocol: Protocol, turn: Turn, round_: int, model: str = "") -> None:
+def print_turn(page: Page, protocol: Protocol, turn: Turn, model: str = "") -> None:
     """One agent's turn, or the judge's: its sections as they are read, or why it can't be read and all of it."""
     judge = turn.agent == protocol.agents
-    head = seat_name(protocol, turn.agent) if judge else f"Round {round_ + 1}, {seat_name(protocol, turn.agent)}"
+    head = seat_name(protocol, turn.agent) if judge else f"Round {turn.round + 1}, {seat_name(protocol, turn.agent)}"
     page.line(head + (f" ({model})" if model else ""), "bold")
     if turn.parsed.error:
         page.line(f"  can't be read ({turn.parsed.error}):" if turn.text.strip() else "  said nothing", "yellow")
         page.words(turn.text)
         page.show()
         return
-    for name in JUDGE.names[:1] if judge else ("solution", "evaluation"):
-        page.line(f"  {name}", "dim")
-        page.words(said(turn.text, turn.parsed, name))
-    votes = ", ".join(_pair(*vote) for vote in turn.parsed.votes)
-    page.line(f"  votes: {votes or 'none'}")
+    if not turn.parsed.sections:
+        page.words(turn.text)
+    for section in turn.parsed.sections:
+        if section.name not in ("comparison", "consensus", "consensus_reason"):
+            page.line(f"  {section.name}", "dim")
+            page.words(turn.section(section.name))
+    if turn.votes or turn.parsed.votes:
+        page.line(f"  votes: {', '.join(_pair(*vote) for vote in turn.parsed.votes) or 'none'}")
     if turn.parsed.consensus is not None:
         page.line(f"  agreed: {'yes' if turn.parsed.consensus else 'no'}")
     page.show()
@@ -139,10 +140,11 @@ def _ballot(debate: Debate, voter: int, votes: Sequence[Vote]) -> list[str]:
     for vote in votes:
         if vote.author == voter:
             rounds.setdefault(vote.turn, []).append(_pair(vote.a, vote.op, vote.b))
-    ballots = [
-        (f"round {debate.round(at) + 1}: " if voter < debate.agents else "") + ", ".join(of) for at, of in rounds.items()
+    by_round = [
+        (f"round {debate.turns[turn].round + 1}: " if voter < debate.agents else "") + ", ".join(votes)
+        for turn, votes in rounds.items()
     ]
-    return [seat_name(debate.protocol, voter), "; ".join(ballots) or "none"]
+    return [seat_name(debate.protocol, voter), "; ".join(by_round) or "none"]
 
 
 def _standing(debate: Debate, final: Final) -> list[str]:

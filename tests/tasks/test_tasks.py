@@ -106,7 +106,7 @@ def test_the_teacher_keeps_to_the_contract():
     for index in range(20):
         debate = Debate(f"d{index}", Arithmetic(2)[index], protocol)
         while wave := protocol.wave(debate):
-            debate = debate.extend(wave, [Reply(say(debate, ask.agent)) for ask in wave])
+            debate = debate.extend(wave, [Reply(say(debate, ask)) for ask in wave])
         scored = score(debate)
         assert not any(turn.parsed.error for turn in debate.turns)
         assert not scored.tally.missing
