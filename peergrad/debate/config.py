@@ -83,10 +83,8 @@ def _default(field: dataclasses.Field[Any], protocol: str) -> Any:
 def _section(protocol: str) -> type[DebateConfig]:
     """The settings of a debate by a protocol of one's own: the usual ones, and its fields."""
     kind = own_protocol(protocol)
-    types, usual = (
-        typing.get_type_hints(kind, include_extras=True),
-        {field.name for field in dataclasses.fields(DebateConfig)},
-    )
+    types = typing.get_type_hints(kind, include_extras=True)
+    usual = {field.name for field in dataclasses.fields(DebateConfig)}
     more: list[Any] = [
         (field.name, types[field.name], dataclasses.field(default=_default(field, protocol)))
         for field in dataclasses.fields(kind)
