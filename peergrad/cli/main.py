@@ -85,6 +85,7 @@ def rescore_debates(
     self_votes: SelfVotes = "drop",
     ballots: Ballots = "once",
     unjudged: Unjudged = "skip",
+    reward: tuple[str, ...] = (),
     lambda_gen: float = 1.0,
     lambda_judge: float = 1.0,
     format_penalty: bool = True,
@@ -97,6 +98,7 @@ def rescore_debates(
         self_votes: Votes that name their author: dropped, or kept for the consensus (never for the author's own score).
         ballots: One vote per pair and turn, or the literal rule: every line counts.
         unjudged: A turn nobody judged has no signal (skip), or by the literal formula -1.
+        reward: Rewards of your own to compare with the built-in ones, each as module:name.
         lambda_gen: Weight of the generator stream, where it is not alone.
         lambda_judge: Weight of the judge stream.
         format_penalty: Punish unreadable turns and missing votes (streams only).
@@ -117,7 +119,8 @@ def rescore_debates(
         lambda_judge=lambda_judge,
         format_penalty=format_penalty,
     )
-    found = rescore((debate for path in paths for debate in Run.any_debates(path, _warn)), rules, regrade)
+    debates = (debate for path in paths for debate in Run.any_debates(path, _warn))
+    found = rescore(debates, rules, regrade, reward)
     if not found.debates:
         raise UserError(
             f"{', '.join(map(str, paths))}: no debate is kept there; give a run that has made a step, or a transcript file"

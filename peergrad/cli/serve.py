@@ -66,7 +66,7 @@ def serve(config: ServeConfig) -> None:
 
         from peergrad.engines.local.engine import Local
         from peergrad.serve.app import application
-        from peergrad.serve.service import ServeRules, Service
+        from peergrad.serve.service import Service
     except ImportError as error:
         raise UserError(f"serve: needs {error.name}; pip install 'peergrad[local,tinker,web]'") from None
 
@@ -82,9 +82,9 @@ def serve(config: ServeConfig) -> None:
         policies=config.max_models,
         say=_say,
     )
-    rules = ServeRules(model=config.model, out=config.out, max_models=config.max_models, max_samplers=config.max_samplers)
+    service = Service(engine, config.model, config.out, max_models=config.max_models, max_samplers=config.max_samplers)
     where, port = f"[{config.host}]" if ":" in config.host else config.host, bound.getsockname()[1]
-    app = application(Service(engine, rules), key, loopback=where if is_loopback(config.host) else None)
+    app = application(service, key, loopback=where if is_loopback(config.host) else None)
     _say(f"serving {config.model} at http://{where}:{port}; Ctrl-C stops")
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=3, lifespan="on"))
     server.run(sockets=[bound])

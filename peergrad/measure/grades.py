@@ -30,10 +30,16 @@ def truth_of(task: Task) -> Callable[[Debate], rewards.Truth]:
 
 def turn_grades(debates: Sequence[Debate], grade: Grader) -> list[tuple[Grade, ...]]:
     """The grade of every turn of every debate; an unreadable one answers nothing."""
-    said = [(debate, solution(debate, turn)) for debate in debates for turn in debate.turns]
-    graded = iter(grade_all(grade, [(debate.question, text) for debate, text in said if text is not None]))
-    every = iter([UNANSWERED if text is None else next(graded) for _, text in said])
+    solutions = [(debate, solution(debate, turn)) for debate in debates for turn in debate.turns]
+    graded = iter(grade_all(grade, [(debate.question, text) for debate, text in solutions if text is not None]))
+    every = iter([UNANSWERED if text is None else next(graded) for _, text in solutions])
     return [tuple(next(every) for _ in debate.turns) for debate in debates]
+
+
+def known_grades(debates: Sequence[Debate], grade: Grader) -> list[tuple[Grade, ...] | None]:
+    """The grades of each debate whose answer is known; ``None`` for the others."""
+    known = iter(turn_grades([debate for debate in debates if debate.question.answer is not None], grade))
+    return [None if debate.question.answer is None else next(known) for debate in debates]
 
 
 def final_grades(debate: Debate, grades: Sequence[Grade], rounds: int | None = None) -> list[Grade]:

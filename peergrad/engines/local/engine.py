@@ -73,7 +73,7 @@ class Local:
     ) -> None:
         """Of ``kv_gb``, ``max_rows`` and ``train_tokens`` what is not set is found by the memory there is (see ``sizes``).
 
-        ``share`` of that is this engine's, and ``policies`` will learn ``beside`` each other; ``train_tokens`` 0: none will.
+        ``share`` of that is this engine's, and ``policies`` will learn at the same time; ``train_tokens`` 0: none will.
         ``say`` is told what was found, and when memory runs out.
         """
         lora = lora or LoraRules()
@@ -96,8 +96,8 @@ class Local:
         self._adam = torch.optim.AdamW(list(self._lora.weights.values()), weight_decay=0.0)
         self._training, self._worker = threading.Lock(), ThreadPoolExecutor(1)
 
-    def beside(self, lora: LoraRules, seed: int) -> Local:
-        """Another policy on the same base model, which is in memory once; they sample in turn and learn apart."""
+    def new_policy(self, lora: LoraRules, seed: int) -> Local:
+        """Another policy on the same copy of the base model. Both sample in turn and are trained independently."""
         other = copy.copy(self)
         other._begin(lora, seed)
         return other
