@@ -17,7 +17,7 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.types import Ask, Debate, Question, Reply
 from peergrad.measure.ending import Ending, as_object, ending, used
 from peergrad.runs.debating import WEAK, DebatesPlan, Took, debate_all, paid, plan
-from peergrad.runs.model_pool import address_of, run_of
+from peergrad.runs.model_ref import run_of, trained_engine
 from peergrad.settings import changed, flat, from_file
 from peergrad.tasks.lines import lines_of, typed_questions
 from peergrad.tasks.open import open_questions
@@ -45,7 +45,7 @@ def debate(question: str | None, config: DebatesConfig, as_json: bool) -> None:
         _many(made, as_json)
 
 
-def settings_of(model: str | None, base_url: str | None) -> DebatesConfig:
+def settings_of(model: str | None, base_url: str | None, engine: str | None = None) -> DebatesConfig:
     """What the settings begin with: of a run or its checkpoint, debates and engine are the run's own. The small model that
     answers where none is given rambles, and here: its replies are short.
     """
@@ -56,8 +56,8 @@ def settings_of(model: str | None, base_url: str | None) -> DebatesConfig:
     if not run:
         return base
     trained = from_file(TrainConfig(), run.path / "config.toml")
-    theirs = {name: flat(trained)[name] for name in (*flat(DebateConfig()), "engine")}
-    return changed(base, theirs | {"base_url": address_of(trained.engine, base_url)}, "model")
+    theirs = {name: flat(trained)[name] for name in flat(DebateConfig())}
+    return changed(base, theirs | trained_engine(trained.engine, base_url, engine), "model")
 
 
 def _questions(given: str | None, config: DebatesConfig) -> tuple[Sequence[Question], str, str]:

@@ -19,7 +19,7 @@ from peergrad.measure.result import compared
 from peergrad.runs import training
 from peergrad.runs.eval_folder import read_result
 from peergrad.runs.evaluation import EvalPlan, evaluate, plan
-from peergrad.runs.model_pool import address_of, run_of
+from peergrad.runs.model_ref import run_of, trained_engine
 from peergrad.settings import changed, flat, from_file
 from peergrad.tasks.open import open_questions
 from peergrad.terminal.progress import Bars
@@ -54,7 +54,7 @@ def compare_results(first: Path, second: Path, as_json: bool) -> None:
         print_comparison(Console(highlight=False, markup=False), (str(first), str(second)), found)
 
 
-def settings_of(model: str, base_url: str | None) -> EvalConfig:
+def settings_of(model: str, base_url: str | None, engine: str | None = None) -> EvalConfig:
     """What the settings of an evaluation begin with: of a run or its checkpoint, the run's own."""
     run = run_of(model)
     if not run:
@@ -62,8 +62,8 @@ def settings_of(model: str, base_url: str | None) -> EvalConfig:
     known = flat(EvalConfig())
     trained = from_file(TrainConfig(), run.path / "config.toml")
     alike = {name: value for name, value in flat(trained).items() if name in known and name not in ("out", "seed", "model")}
-    alike |= {"task": trained.held_out.eval_task or trained.task.task, "base_url": address_of(trained.engine, base_url)}
-    return changed(EvalConfig(), alike, "model")
+    alike |= {"task": trained.held_out.eval_task or trained.task.task}
+    return changed(EvalConfig(), alike | trained_engine(trained.engine, base_url, engine), "model")
 
 
 def _trained_on(model: str) -> set[tuple[str, str | None]]:

@@ -227,8 +227,10 @@ def chosen_evaluation(args: list[str]) -> EvalConfig:
     """What the settings of ``eval`` begin with, by ``--model`` and ``--config``; the rest is read later."""
     from peergrad.cli.eval import settings_of
 
-    given = _given(args, "--model", "--base-url", "--config")
-    config = settings_of(given["--model"], given.get("--base-url")) if "--model" in given else EvalConfig()
+    given = _given(args, "--model", "--base-url", "--engine", "--config")
+    config = (
+        settings_of(given["--model"], given.get("--base-url"), given.get("--engine")) if "--model" in given else EvalConfig()
+    )
     return from_file(config, Path(given["--config"])) if "--config" in given else config
 
 
@@ -269,8 +271,8 @@ def chosen_debates(args: list[str]) -> DebatesConfig:
     """What the settings of ``debate`` begin with, by ``--model`` and ``--config``; the rest is read later."""
     from peergrad.cli.debate import settings_of
 
-    given = _given(args, "--model", "--base-url", "--seat", "--config")
-    config = settings_of(given.get("--model", "" if given else None), given.get("--base-url"))
+    given = _given(args, "--model", "--base-url", "--engine", "--seat", "--config")
+    config = settings_of(given.get("--model", "" if given else None), given.get("--base-url"), given.get("--engine"))
     return from_file(config, Path(given["--config"])) if "--config" in given else config
 
 

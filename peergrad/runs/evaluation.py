@@ -17,12 +17,15 @@ from peergrad.debate.play import play_all
 from peergrad.debate.protocols import Direct, Parallel, Sequential
 from peergrad.debate.sampler import Sampler, Seats, all_of
 from peergrad.debate.types import Debate, Protocol, Question
+from peergrad.engines.base import Engine
+from peergrad.engines.registry import engine_of
 from peergrad.engines.shared.meter import Meter
 from peergrad.measure.budget import cost, draws
 from peergrad.measure.outcome import Outcome, counted, debate_outcome, direct_outcome, joined, seat_outcome
 from peergrad.measure.result import result
 from peergrad.runs.eval_folder import EvalFolder
-from peergrad.runs.model_pool import ModelPool, ModelRef, model_ref, policy_of, weights_of
+from peergrad.runs.model_pool import ModelPool, weights_of
+from peergrad.runs.model_ref import ModelRef, model_ref, policy_of
 from peergrad.settings import flat, from_file, to_toml
 from peergrad.tasks.base import Grader, Task
 from peergrad.tasks.files import fingerprint
@@ -87,7 +90,8 @@ def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = 
         if opponent == policy:
             raise UserError(f"opponent: {name} is the model itself; name another, or use mode debate")
     notes += [note] if (note := left_out(task)) else []
-    return EvalPlan(config, config.debate.build(config.engine), task, tuple(questions), policy, opponent, tuple(notes))
+    protocol = config.debate.build(engine_of(config.engine).temperature)
+    return EvalPlan(config, protocol, task, tuple(questions), policy, opponent, tuple(notes))
 
 
 def _to_ask(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
@@ -295,24 +299,25 @@ class _Evaluation:
 
 
 def _facts(made: EvalPlan) -> dict[str, Any]:
+    engine = engine_of(made.config.engine)
     return {
         "format": 1,
         "model": made.config.engine.model,
         "base": made.policy.base,
         "server": made.policy.url,
-        "adapter_sha256": _weights(made.policy),
-        "opponent_sha256": _weights(made.opponent),
+        "adapter_sha256": _weights(made.policy, engine),
+        "opponent_sha256": _weights(made.opponent, engine),
         "task": made.task.name,
         "questions_sha256": fingerprint(made.questions),
         "asked": len(made.questions),
     }
 
 
-def _weights(who: ModelRef | None) -> str | None:
+def _weights(who: ModelRef | None, engine: Engine) -> str | None:
     """A hash of a model's adapter, which training may change; base models are taken to stay what they are."""
     if who is None or who.adapter is None:
         return None
-    path = weights_of(who.adapter)
+    path = weights_of(who.adapter, engine)
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:

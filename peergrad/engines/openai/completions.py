@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from peergrad.debate.types import Ask, Reply, Tokens, Usage, only_text
-from peergrad.engines.base import decode
 from peergrad.engines.openai.errors import ErrorResponse, RetryableError
+from peergrad.engines.shared.decode import decode
 
 _BROKEN = ("error", "abort")  # finish reasons of a server that gave up
 

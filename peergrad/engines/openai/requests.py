@@ -75,9 +75,7 @@ class ServerFields:
         if "temperature" in named:
             fields = replace(fields, least_temperature=_least_temperature(body["temperature"], rejected))
         if named & _TOKENS.keys():
-            raise UserError(
-                f"tokens: this server gives no token ids and log-probabilities ({rejected}); leave tokens out"
-            )
+            raise UserError(f"tokens: this server gives no token ids and log-probabilities ({rejected}); leave tokens out")
         if "max_tokens" in named:
             fields = replace(fields, limit="max_completion_tokens")
         if "seed" in named:

@@ -94,7 +94,9 @@ class Tinker:
                 "temperature: the service evaluates a policy at 1 alone, and these debates were sampled at another"
             )
         client = await self._training()
-        adam = tinker.AdamParams(learning_rate=lr, beta1=0.9, beta2=0.95, eps=1e-8, grad_clip_norm=self._update.max_grad_norm)
+        adam = tinker.AdamParams(
+            learning_rate=lr, beta1=0.9, beta2=0.95, eps=1e-8, grad_clip_norm=self._update.max_grad_norm
+        )
         # Both are sent before either is awaited, and so are all parts of a large batch: the service never idles.
         computing = await client.forward_backward_async([_payload(d, loss) for d in data], loss, _bounds(loss))
         applying = await client.optim_step_async(adam)
@@ -132,8 +134,8 @@ class Tinker:
             return await self._connection.in_thread(f"the checkpoint {state}", lambda: create(state))
         except NotFound:
             raise UserError(
-                f"{folder}: {self._connection.host} does not have its weights ({state}); give the address of the service that has "
-                "them (base_url), or remove that folder to go on from the checkpoint before it"
+                f"{folder}: {self._connection.host} does not have its weights ({state}); give the address of the service "
+                "that has them (base_url), or remove that folder to go on from the checkpoint before it"
             ) from None
 
     async def close(self, *, failed: bool = False) -> None:

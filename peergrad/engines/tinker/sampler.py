@@ -17,7 +17,9 @@ from peergrad.engines.tinker.connection import Connection
 class TinkerSampler:
     """Answers with the weights as they were when it was made. The service samples its asks side by side."""
 
-    def __init__(self, client: tinker.SamplingClient, chat: Chat, connection: Connection, *, context: int, seed: int) -> None:
+    def __init__(
+        self, client: tinker.SamplingClient, chat: Chat, connection: Connection, *, context: int, seed: int
+    ) -> None:
         self._client, self._chat, self._connection = client, chat, connection
         self._context, self._seed = context, seed
         # Stops are all texts or all tokens, never both: the ends of a turn are given as the texts they stand for.
