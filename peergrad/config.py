@@ -13,7 +13,6 @@ from peergrad.debate.fields import nearest
 from peergrad.debate.personas import PERSONAS
 from peergrad.debate.prompts import Wording
 from peergrad.debate.protocols import Parallel, Sequential
-from peergrad.debate.types import Style
 from peergrad.engines.config import ApiConfig, EngineConfig, UpdateConfig
 from peergrad.learn.train import LearnRules
 from peergrad.measure.budget import Cost
@@ -192,7 +191,7 @@ class SeatsConfig:
     """SEAT=MODEL, for a seat that the model does not hold: 0=gpt-x@https://…, 1=./checkpoint. Seats count from 0."""
     judge: str | None = None
     """A model that does not debate: it sees the final solutions and votes, and its votes count."""
-    style: Style = "open"
+    style: Literal["open", "boxed"] = "open"
     """Of typed questions: boxed asks for the final answer in \\boxed{}, so that answers can be compared."""
     questions: Annotated[int, Range(0)] = 0
     """Only so many questions of the task, from the first; 0 is all."""

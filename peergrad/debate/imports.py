@@ -38,6 +38,17 @@ def imported(path: str, setting: str) -> Any:
     return found
 
 
+def import_path(thing: Any) -> str:
+    """The import path of a class or a function, by which settings and transcripts name it."""
+    return f"{thing.__module__}:{thing.__qualname__}"
+
+
+def refused(setting: str, path: str, thing: object, wanted: str) -> UserError:
+    """What to tell a person whose object does not fit."""
+    what = f"the class {thing.__name__}" if isinstance(thing, type) else f"of type {type(thing).__name__}"
+    return UserError(f"{setting}: {path!r} is {what}, not {wanted}")
+
+
 def where_it_failed(error: BaseException) -> str:
     """What an exception in somebody's code says, and the line it comes from."""
     trace = error.__traceback__

@@ -45,7 +45,7 @@ def debate_metrics(batch: Sequence[Scored]) -> Metrics:
     if turns:
         metrics |= {
             "consensus_reached": float(np.mean([_agreed_by(debate, index) for debate, index in turns])),
-            "round": float(np.mean([debate.round(index) + 1 for debate, index in turns])),
+            "round": float(np.mean([debate.turns[index].round + 1 for debate, index in turns])),
             "parse_error": float(np.mean([debate.turns[index].parsed.error is not None for debate, index in turns])),
         }
     if reward in SCORES:

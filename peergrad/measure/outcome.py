@@ -65,7 +65,7 @@ def debate_outcome(
     scored = [score(debate) for debate in debates]
     graded = turn_grades(debates, grade)
     truths = [truth(given) for given in graded]
-    rounds = max((-(-len(debate.turns) // debate.agents) for debate in debates), default=0)
+    rounds = max((debate.rounds for debate in debates), default=0)
     values: dict[str, list[float]] = {}
     for round_ in range(rounds):
         values[f"debate/vote_after_round_{round_ + 1}"] = [

@@ -83,7 +83,7 @@ def finite(stats: StepStats | None) -> Gate:
 
 def _solves(answers: Sequence[Debate], task: Task) -> list[Gate]:
     """A model that is never right can't be shown what right looks like, one that always is has nothing to learn."""
-    answers = [debate for debate in answers if debate.question.answer is not None]
+    answers = [debate for debate in answers if debate.question.known]
     grades = turn_grades(answers, task.grade)
     k = max((debate.agents for debate in answers), default=0)
     alone = mean([float("nan") if (share := share_right(given)) is None else share for given in grades])
@@ -128,7 +128,7 @@ def _about_form(scored: Sequence[Scored]) -> str:
 
 def _judgement(scored: Sequence[Scored], task: Task) -> Gate:
     name, needed = "votes for the right one of a right and a wrong solution", "more than 50 %"
-    scored = [one for one in scored if one.debate.question.answer is not None]
+    scored = [one for one in scored if one.debate.question.known]
     grades = turn_grades([one.debate for one in scored], task.grade)
     counted = [
         vote_counts(one, truth(given)).get("votes/accuracy", (0.0, 0.0)) for one, given in zip(scored, grades, strict=True)

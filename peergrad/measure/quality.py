@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from peergrad.debate.protocols import Parallel, solution
 from peergrad.measure.grades import Truth
 from peergrad.measure.metrics import Metrics
 from peergrad.reward.pairwise import win_rate
@@ -39,7 +38,8 @@ def vote_counts(scored: Scored, right: Truth) -> Counts:
             counted["votes/accuracy"].append(share)
     turns_of: dict[int, list[int]] = defaultdict(list)
     for index, turn in enumerate(scored.debate.turns):
-        turns_of[turn.agent].append(index)
+        if turn.answers:
+            turns_of[turn.agent].append(index)
     if scored.tally.votes and (won := winner_is_right(scored, right)) is not None:
         counted["votes/winner_is_right"].append(won)
     for indices in turns_of.values():
@@ -63,7 +63,7 @@ def winner_is_right(scored: Scored, right: Truth) -> float | None:
 
     ``None`` if it is not known of any of them.
     """
-    last = {turn.agent: index for index, turn in enumerate(scored.debate.turns)}
+    last = {turn.agent: index for index, turn in enumerate(scored.debate.turns) if turn.answers}
     rates = win_rate(scored.debate.agents, scored.tally.votes)
     best = [agent for agent, rate in enumerate(rates) if rate == max(rates)]
     known = [truth for agent in best if (truth := right[last[agent]] if agent in last else False) is not None]
@@ -80,13 +80,13 @@ def due_votes(scored: Scored) -> tuple[float, float]:
 def _count_bias(scored: Scored, counted: dict[str, list[float]]) -> None:
     """Votes won by seat and by persona (a tie is half), and by the longer of two solutions (ties left out)."""
     debate = scored.debate
-    lengths = [len(solution(debate, turn) or "") for turn in debate.turns]
+    lengths = [len(turn.solution or "") for turn in debate.turns]
     for vote in scored.tally.votes:
         for agent, win in ((vote.a, 1.0), (vote.b, 0.0)):
             share = 0.5 if vote.op == "=" else win
             counted[f"bias/seat/{agent}"].append(share)
-            if isinstance(debate.protocol, Parallel):
-                counted[f"bias/persona/{debate.protocol.persona(agent).name}"].append(share)
+            if persona := debate.protocol.persona(agent):
+                counted[f"bias/persona/{persona.name}"].append(share)
         if vote.judged and vote.op == ">":
             winner, loser = (lengths[index] for index in vote.judged)
             if winner != loser:

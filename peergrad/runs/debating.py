@@ -14,9 +14,8 @@ from typing import Any
 from peergrad.config import DebatesConfig
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.play import play_all
-from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.sampler import Answer, Sampler, Seats, all_of, answered
-from peergrad.debate.types import Ask, Debate, Question, Reply
+from peergrad.debate.types import Ask, Debate, Protocol, Question, Reply
 from peergrad.engines.registry import LOCAL, engine_of
 from peergrad.runs.kept import Transcript
 from peergrad.runs.model_pool import ModelPool, keys_of
@@ -71,7 +70,7 @@ class DebatesPlan:
     """Settings with what they name, checked: nothing heavy is loaded yet. ``refs`` are by seat, a judge's last."""
 
     config: DebatesConfig
-    protocol: Parallel | Sequential
+    protocol: Protocol
     questions: tuple[Question, ...]
     refs: tuple[ModelRef, ...]
     models: tuple[str, ...]

@@ -14,7 +14,7 @@ from typing import Any
 from peergrad.config import EvalConfig
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.play import play_all
-from peergrad.debate.protocols import Direct, Parallel, Sequential
+from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler, Seats, all_of
 from peergrad.debate.types import Debate, Protocol, Question
 from peergrad.engines.base import Engine
@@ -57,7 +57,7 @@ class EvalPlan:
     """An evaluation's settings with what they name, checked: nothing heavy is loaded yet."""
 
     config: EvalConfig
-    protocol: Parallel | Sequential
+    protocol: Protocol
     task: Task
     questions: tuple[Question, ...]
     policy: ModelRef
@@ -75,7 +75,7 @@ def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = 
     every = [task[index] for index in range(len(task))]
     questions, notes = _to_ask([question for question in every if (question.text, question.answer) not in trained])
     if not questions:
-        why = "were all trained on" if trained and any(q.answer is not None for q in every) else "have no answers"
+        why = "were all trained on" if trained and any(q.known for q in every) else "have no answers"
         raise UserError(f"task: its questions {why}, so there is nothing to measure; name others")
     if len(every) > len(questions) and trained:
         notes.insert(0, f"{len(every)} questions, less those that the run was trained on and those that repeat")
@@ -96,7 +96,7 @@ def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = 
 
 def _to_ask(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
     """Those that have an answer, each once; and what there is to say about the others."""
-    answered = [question for question in questions if question.answer is not None]
+    answered = [question for question in questions if question.known]
     first: dict[tuple[str, str | None], Question] = {}
     for question in answered:
         first.setdefault((question.text, question.answer), question)
@@ -215,10 +215,7 @@ class _Evaluation:
 
     def _alone(self, draw: int) -> Protocol:
         """Somebody who debates with nobody: as many rounds, seeing only itself, in each of the debaters' characters."""
-        protocol = self.made.protocol
-        if isinstance(protocol, Parallel):
-            return replace(protocol, agents=1, personas=(protocol.persona(draw % protocol.agents),))
-        return replace(protocol, agents=1)
+        return self.made.protocol.alone(draw % self.made.protocol.agents)
 
     async def _once(self, part: str, protocol: Protocol, sampler: Sampler, prefix: str) -> dict[str, Debate]:
         """One debate about each question, by the question's id."""

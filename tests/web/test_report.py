@@ -222,8 +222,7 @@ def test_the_teacher_reads_well(tmp_path):
             now = type(now)(now.id, question, now.protocol)
             while wave := now.protocol.wave(now):
                 replies = [
-                    asyncio.run(Scripted(lambda ask, d=now: say(d, ask.agent), tokens=False).sample([ask]))[0]
-                    for ask in wave
+                    asyncio.run(Scripted(lambda ask, d=now: say(d, ask), tokens=False).sample([ask]))[0] for ask in wave
                 ]
                 now = now.extend(wave, replies)
             debates.append(now)
