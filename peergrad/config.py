@@ -118,7 +118,7 @@ class TrainConfig:
         check(self)
         if self.keep.eval_every and not self.held_out.eval_questions:
             raise UserError("eval_questions: 0 leaves nothing to evaluate on, but eval_every asks for it; give at least 1")
-        self.debate.build(1.0 if self.engine.engine == "tinker" else None)
+        self.debate.build()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +157,7 @@ class EvalConfig:
         check(self)
         if self.measure.sample_temperature <= 0 and self.measure.mode != "role-averaged":
             raise UserError("sample_temperature: independent answers need a temperature above 0")
-        self.debate.build(1.0 if self.engine.engine == "tinker" else None)
+        self.debate.build()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +190,7 @@ class DebatesConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        self.debate.build(1.0 if self.engine.engine == "tinker" else None)
+        self.debate.build()
 
 
 _DEMO = {

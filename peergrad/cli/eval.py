@@ -18,7 +18,7 @@ from peergrad.config import EvalConfig, TrainConfig, from_folder
 from peergrad.debate.quote import visible
 from peergrad.engines.shared.addresses import host
 from peergrad.runs import evaluation, training
-from peergrad.runs.model_pool import address_of, run_of
+from peergrad.runs.model_ref import run_of, trained_engine
 from peergrad.settings import changed, flat, from_file
 from peergrad.tasks.open import open_questions
 from peergrad.terminal.progress import ProgressView
@@ -29,7 +29,7 @@ def base_settings(args: Sequence[str]) -> EvalConfig:
     """The settings that the flags begin with: those of a run whose model is evaluated, then those of a file."""
     flags = first_pass(ModelFlags, args)
     config = with_own_protocol(EvalConfig(), flags.config, args)
-    config = settings_of(config, flags.model, flags.base_url) if flags.model else config
+    config = settings_of(config, flags.model, flags.base_url, flags.engine) if flags.model else config
     return from_file(config, flags.config) if flags.config else config
 
 
@@ -61,7 +61,7 @@ def command(
     console.print(Text(f"result: {visible(str(out / 'result.json'))}"), soft_wrap=True)
 
 
-def settings_of(config: EvalConfig, model: str, base_url: str | None) -> EvalConfig:
+def settings_of(config: EvalConfig, model: str, base_url: str | None, engine: str | None = None) -> EvalConfig:
     """The settings an evaluation of a model begins with: of a run or its checkpoint, the run's own."""
     run = run_of(model)
     if not run:
@@ -69,8 +69,8 @@ def settings_of(config: EvalConfig, model: str, base_url: str | None) -> EvalCon
     names = flat(config).keys() - {"out", "seed", "model"}
     trained = from_folder(TrainConfig(), run.path)
     shared = {name: value for name, value in flat(trained).items() if name in names}
-    shared |= {"task": trained.held_out.eval_task or trained.task.task, "base_url": address_of(trained.engine, base_url)}
-    return changed(config, shared, "model")
+    shared |= {"task": trained.held_out.eval_task or trained.task.task}
+    return changed(config, shared | trained_engine(trained.engine, base_url, engine), "model")
 
 
 def _trained_on(model: str) -> set[tuple[str, str | None]]:

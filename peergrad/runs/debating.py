@@ -17,12 +17,14 @@ from peergrad.debate.play import play_all
 from peergrad.debate.protocol import playable
 from peergrad.debate.sampler import Answer, Sampler, Seats, all_of, answered
 from peergrad.debate.types import Ask, Debate, Protocol, Question, Reply
-from peergrad.runs.model_pool import ModelPool, ModelRef, keys_of, model_ref, policy_of
+from peergrad.engines.registry import LOCAL, engine_of
+from peergrad.runs.model_pool import ModelPool, keys_of
+from peergrad.runs.model_ref import ModelRef, model_ref, policy_of
 from peergrad.runs.transcript_log import TranscriptLog
 from peergrad.settings import flat
 from peergrad.tasks.lines import name_of
 
-WEAK = "smollm2"
+WEAK = LOCAL.default_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +107,8 @@ def plan(config: DebatesConfig, questions: Sequence[Question], name: str, origin
 
     ``name`` is for the file, if none is given, and ``origin`` says where the questions are from: other origins, other files.
     """
-    protocol = playable(config.debate.build(1.0 if config.engine.engine == "tinker" else None))
-    seats = config.seats
+    own, seats = engine_of(config.engine), config.seats
+    protocol = playable(config.debate.build(own.temperature))
     keys_of(config.api)
     named = _seats(seats.seat, protocol.agents)
     left = [seat for seat in range(protocol.agents) if seat not in named]
@@ -114,9 +116,9 @@ def plan(config: DebatesConfig, questions: Sequence[Question], name: str, origin
     if model and not left and len(named) == protocol.agents:
         raise UserError("model: holds no seat, since every seat is given to another; leave it out")
     if left and not model:
-        if config.engine.base_url or config.engine.engine == "tinker":
-            raise UserError("model: is not set; give the name that the server knows it by")
-        model = WEAK
+        model = "" if config.engine.base_url else own.default_model
+        if not model:
+            raise UserError("model: is not set; give the name that the server knows it by, or the engine")
     engine = replace(config.engine, model=model)
     refs = [
         _model_ref(f"seat {seat}", named[seat]) if seat in named else policy_of(engine) for seat in range(protocol.agents)
