@@ -22,7 +22,7 @@ from peergrad.debate.style import STYLES
 from peergrad.debate.types import Ask, Debate, Question, Reply
 from peergrad.measure.ending import Ending, as_object, ending, used
 from peergrad.runs import debating
-from peergrad.runs.debating import WEAK, DebatesPlan, Took, debate_all, paid
+from peergrad.runs.debating import WEAK, DebatesPlan, Took, debate_all
 from peergrad.runs.model_pool import address_of, run_of
 from peergrad.settings import changed, flat, from_file
 from peergrad.tasks.lines import lines_of, typed_questions
@@ -156,7 +156,7 @@ def _one(plan: DebatesPlan) -> None:
     page, spent = view.page, view.took
     print_ending(page, ending(debate))
     replies = len(debate.turns) + (debate.verdict is not None)
-    usd, seconds = (spent.usd, spent.seconds) if spent else (paid(plan, debate), None)
+    usd, seconds = (spent.usd, spent.seconds) if spent else (plan.usd(debate), None)
     page.line(took(used(debate), usd, seconds, replies), "dim")
     page.line(f"saved in {plan.out}" if spent else f"kept from before in {plan.out}; --seed plays another one", "dim")
     page.show()
@@ -216,7 +216,7 @@ class _Results:
             self._page.show()
             return
         more = {
-            "usd": round(paid(self._plan, debate), 9),
+            "usd": round(self._plan.usd(debate), 9),
             "seconds": None if seconds is None else round(seconds, 3),
             "kept": seconds is None,
             "transcript": str(self._plan.out),
