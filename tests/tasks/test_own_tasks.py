@@ -13,7 +13,7 @@ from peergrad.runs.training import plan, plan_run, train_run
 from peergrad.tasks.base import UNANSWERED, Grade
 from peergrad.tasks.open import TaskRules, gradable, open_questions, open_task
 from tests.bandit import Bandit
-from tests.debating.speaking import objects, peergrad, replying, said, seat
+from tests.cli.answers import objects, peergrad, replying, said, seat
 from tests.openai.server import Server
 from tests.runs.test_run import PARROT, settings
 from tests.test_own_rewards import EXAMPLES, here  # noqa: F401 (a fixture)
@@ -101,7 +101,7 @@ def test_the_commands(example):
     assert json.loads(done.stdout)["task"] == "puzzles"
 
     (example / "my_task.py").write_text("raise SystemExit('it was run')\n")
-    for command in (("report",), ("rescore", "--json"), ("score", "--json"), ("export", "adapter")):
+    for command in (("report",), ("rescore", "--json"), ("score", "--json"), ("export", "--to", "adapter")):
         path = "run/debates/step_000001.jsonl" if command[0] == "score" else "run"
         done = peergrad(command[0], path, *command[1:], cwd=example)
         assert (done.returncode, "it was run" in done.stderr) == (0, False), (command, done.stderr)
