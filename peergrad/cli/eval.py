@@ -19,7 +19,7 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
 from peergrad.engines.shared.addresses import host
 from peergrad.runs import evaluation
-from peergrad.runs.model_pool import address_of, run_of
+from peergrad.runs.model_ref import run_of, trained_engine
 from peergrad.settings import changed, flat, from_file
 from peergrad.tasks.open import open_questions, open_task
 from peergrad.tasks.own import is_own_task
@@ -30,7 +30,7 @@ from peergrad.terminal.result import print_result, result_text
 def base_settings(args: Sequence[str]) -> EvalConfig:
     """The settings that the flags begin with: those of a run whose model is evaluated, then those of a file."""
     flags = first_pass(ModelFlags, args)
-    config = settings_of(flags.model, flags.base_url) if flags.model else EvalConfig()
+    config = settings_of(flags.model, flags.base_url, flags.engine) if flags.model else EvalConfig()
     return from_file(config, flags.config) if flags.config else config
 
 
@@ -62,7 +62,7 @@ def command(
     console.print(Text(f"result: {visible(str(out / 'result.json'))}"), soft_wrap=True)
 
 
-def settings_of(model: str, base_url: str | None) -> EvalConfig:
+def settings_of(model: str, base_url: str | None, engine: str | None = None) -> EvalConfig:
     """The settings an evaluation of a model begins with: of a run or its checkpoint, the run's own."""
     run = run_of(model)
     if not run:
@@ -71,9 +71,8 @@ def settings_of(model: str, base_url: str | None) -> EvalConfig:
     trained = from_file(TrainConfig(), run.path / "config.toml")
     shared = {name: value for name, value in flat(trained).items() if name in names}
     task = trained.held_out.eval_task or trained.task.task
-    # Somebody's code is not imported because a folder names it.
-    shared |= {"task": "" if is_own_task(task) else task, "base_url": address_of(trained.engine, base_url)}
-    return changed(EvalConfig(), shared, "model")
+    shared |= {"task": "" if is_own_task(task) else task}  # somebody's code is not imported because a folder names it
+    return changed(EvalConfig(), shared | trained_engine(trained.engine, base_url, engine), "model")
 
 
 def _unnamed(settings: EvalConfig) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from operator import attrgetter
 
 from peergrad.debate.types import Debate, Question, Turn
 from peergrad.reward import rewards
@@ -41,7 +42,7 @@ def turn_grades(debates: Sequence[Debate], grade: Grader) -> list[tuple[Grade, .
 
 
 def known_grades(
-    debates: Sequence[Debate], grade: Grader, known: Callable[[Question], bool]
+    debates: Sequence[Debate], grade: Grader, known: Callable[[Question], bool] = attrgetter("known")
 ) -> list[tuple[Grade, ...] | None]:
     """The grades of each debate about a question that is known; ``None`` for the others."""
     grades = iter(turn_grades([debate for debate in debates if known(debate.question)], grade))
