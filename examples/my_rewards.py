@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from peergrad.debate.style import last_boxed
 from peergrad.debate.types import Debate
 from peergrad.reward.rewards import Truth
 from peergrad.reward.stream import Stream
 from peergrad.reward.tally import Tally
-from peergrad.tasks.base import last_boxed
 
 
 def agreement(debate: Debate, tally: Tally, truth: Truth) -> list[Stream]:
@@ -26,10 +26,11 @@ def agreement(debate: Debate, tally: Tally, truth: Truth) -> list[Stream]:
         None if answer is None else (counts[answer] - (last[turn.agent] == answer)) / max(1, debate.agents - 1)
         for turn, answer in zip(debate.turns, said, strict=True)
     )
-    return [Stream("agreement", "turn", values, ("solution",))]
+    return [Stream("agreement", "turn", values, ("solution",), follows="solution")]
 
 
 def correctness(debate: Debate, tally: Tally, truth: Truth) -> list[Stream]:
     """Ordinary reinforcement learning with answers that can be checked: 1 for a right solution, 0 for a wrong one."""
     right = [truth(turn) for turn in range(len(debate.turns))]
-    return [Stream("correct", "turn", tuple(None if r is None else float(r) for r in right), ("solution",))]
+    values = tuple(None if r is None else float(r) for r in right)
+    return [Stream("correct", "turn", values, ("solution",), follows="solution")]

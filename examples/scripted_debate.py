@@ -14,7 +14,7 @@ from rich.text import Text
 from peergrad import Parallel, Question, Scripted, advantages, credit, datums, play, score
 from peergrad.debate.contract import said
 from peergrad.debate.quote import visible
-from peergrad.terminal.scores import as_tables
+from peergrad.terminal.scores import print_scores
 
 QUESTION = Question("pens", "Tom buys 3 boxes of 4 pens and loses 2 pens. How many pens are left?", style="boxed")
 
@@ -73,7 +73,7 @@ def main() -> None:
 
     scored = score(debate)
     centred = advantages([scored])[0]
-    as_tables([scored], [centred])
+    print_scores([scored], [centred])
 
     per_token = credit(debate, scored.streams, centred)
     table = Table("agent", "turns", "tokens", "sampled", "trained up", "trained down", title="Training sequences", box=None)

@@ -10,10 +10,16 @@ import pytest
 
 from peergrad import Question, RewardRules, Run, UserError, dump, load, score
 from peergrad.cli.eval import _trained_on
+from peergrad.learn.train import LearnRules
 from peergrad.measure.grades import truth_of
+from peergrad.measure.metrics import debate_metrics
+from peergrad.measure.preflight import Sample, gates
+from peergrad.measure.rescore import rescore
 from peergrad.runs.export import export
 from peergrad.runs.folder import Progress
 from peergrad.tasks.files import Questions
+from peergrad.tasks.open import regrade
+from peergrad.terminal.rescore import verdict
 from peergrad.web.report import report
 from tests.helpers import parallel
 from tests.runs.test_run import run
@@ -68,14 +74,51 @@ def test_a_run_trains_on_it_and_goes_on(here):
         run(here / "run", reward="streams", steps=4)
 
 
+def test_it_is_measured_and_compared_like_the_built_in_ones(here):
+    (here / "own.py").write_text(
+        "from peergrad.reward.stream import Stream\n"
+        "def f(debate, tally, truth):\n"
+        "    turns = range(len(debate.turns))\n"
+        "    votes = tuple(float(len(debate.turns[t].parsed.votes)) for t in turns)\n"
+        "    return [Stream('right', 'turn', tuple(float(truth(t)) for t in turns), ('solution',), follows='solution'),"
+        " Stream('wrong', 'turn', tuple(-float(truth(t)) for t in turns), follows='solution', weight=0.5),"
+        " Stream('silence', 'turn', votes, follows='votes'), Stream('other', 'turn', votes)]\n"
+    )
+    answered = replace(debate(r"\boxed{1}", r"\boxed{1}", r"\boxed{2}"), question=Question("q", "?", "1", "boxed"))
+    result = rescore([answered, replace(answered, id="b")], RewardRules(), regrade, ("own:f",))
+    assert next(one for one in result.rewards if one.name == "own:f").follows.value == pytest.approx(1)
+    follows = {one.name: one.follows and one.follows.value for one in result.streams if one.name.startswith("own:f")}
+    assert follows == {"own:f right": pytest.approx(1), "own:f wrong": pytest.approx(-1), "own:f silence": None}
+    assert verdict(result).startswith("Train with own:f") or "does not decide" in verdict(result)
+    metrics = debate_metrics([score(answered, RewardRules(reward="own:f"), lambda turn: turn < 2)])
+    assert metrics["reward/right/mean"] == pytest.approx(2 / 3)
+    task = Questions("sums", (answered.question,))
+    rules = LearnRules(steps=1, reward=RewardRules(reward="own:f"))
+    found = {gate.name: gate for gate in gates(Sample((), [answered], 0, 64, None), task, rules)}
+    judges = found["judges are held to somebody else's votes"]
+    assert (judges.verdict, judges.measured) == ("warn", "3 agents, no debate with differing judges")
+    assert found["debates with signal"].verdict == "pass"
+
+
 def test_on_the_command_line(tmp_path):
     transcript = tmp_path / "debates.jsonl"
     transcript.write_text(dump(debate(r"\boxed{1}", r"\boxed{1}", r"\boxed{2}")) + "\n")
     command = [str(Path(sys.executable).parent / "peergrad"), "score", str(transcript), "--json", "--reward"]
     made = subprocess.run([*command, "my_rewards:agreement"], cwd=EXAMPLES, capture_output=True, text=True, check=True)
     assert [stream["name"] for stream in json.loads(made.stdout)["debates"][0]["streams"]] == ["agreement"]
-    for name, why in (("agrement", "is not known"), ("my_rewards:agrement", "has no 'agrement'")):
-        made = subprocess.run([*command, name], cwd=EXAMPLES, capture_output=True, text=True, check=False)
+    again = [command[0], "rescore", *command[2:], "my_rewards:agreement", "my_rewards:correctness"]
+    made = subprocess.run(again, cwd=EXAMPLES, capture_output=True, text=True, check=True)
+    assert [one["name"] for one in json.loads(made.stdout)["rewards"]][-2:] == again[-2:]
+    assert [one["name"] for one in json.loads(made.stdout)["streams"]][-2:] == [
+        "my_rewards:agreement agreement",
+        "my_rewards:correctness correct",
+    ]
+    for before, name, why in (
+        (command, "agrement", "is not known"),
+        (command, "my_rewards:agrement", "has no 'agrement'"),
+        (again[:-2], "win_rate", "is compared already"),
+    ):
+        made = subprocess.run([*before, name], cwd=EXAMPLES, capture_output=True, text=True, check=False)
         assert made.returncode == 2
         assert why in made.stderr
         assert "Traceback" not in made.stderr
@@ -100,6 +143,7 @@ WRONG = {
     "def f(*_):\n    return [Stream('x', 'turn', (1.0,) * 3, ('answer',))]": "sections are .'answer',.; give a tuple",
     "def f(*_):\n    return [Stream('x', 'agent', (1.0, None, float('nan')))]": "a number is not finite",
     "def f(*_):\n    return [Stream('x', 'agent', (1.0,) * 3, None, float('inf'))]": "a number is not finite",
+    "def f(*_):\n    return [Stream('x', 'agent', (1.0,) * 3, follows='truth')]": "follows is 'truth'; give",
 }
 
 

@@ -19,10 +19,12 @@ from peergrad.debate.contract import Order
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field, nearest
 from peergrad.debate.judge import read_verdict
+from peergrad.debate.payload import frozen
 from peergrad.debate.personas import Persona
 from peergrad.debate.prompts import Wording
 from peergrad.debate.protocols import MAX_AGENTS, Direct, Parallel, Sequential
-from peergrad.debate.types import Debate, Message, Parsed, Question, Style, Tokens, Turn, Usage, only_text
+from peergrad.debate.style import OPEN, STYLES, Style
+from peergrad.debate.types import Debate, Message, Parsed, Question, Tokens, Turn, Usage, only_text
 
 Kind = type[Sequential] | type[Parallel] | type[Direct]
 _PROTOCOLS: dict[str, Kind] = {"sequential": Sequential, "parallel": Parallel, "direct": Direct}
@@ -41,10 +43,12 @@ def dump(debate: Debate, *, thin: bool = False) -> str:
         line["question_id"] = question.id
     if question.answer is not None:
         line["answer"] = question.answer
-    if question.style != "open":
-        line["style"] = question.style
+    if question.style != OPEN:
+        line["style"] = question.style.name
     if question.dataset:
         line["dataset"] = question.dataset
+    if question.payload is not None:
+        line["payload"] = question.payload
     settings = asdict(cast("Any", debate.protocol))
     line["agents"] = settings.pop("agents")
     line["protocol"] = next(name for name, kind in _PROTOCOLS.items() if isinstance(debate.protocol, kind))
@@ -52,11 +56,11 @@ def dump(debate: Debate, *, thin: bool = False) -> str:
     line["turns"] = [_dump_turn(debate, turn, index, thin) for index, turn in enumerate(debate.turns)]
     if debate.verdict:
         line["verdict"] = _dump_turn(debate, debate.verdict, len(debate.turns), thin)
-    text = json.dumps(line, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(line, ensure_ascii=False, allow_nan=False, default=dict)
     try:
         text.encode()
     except UnicodeEncodeError:  # half a surrogate pair in model text: escape, so that the file stays UTF-8
-        text = json.dumps(line, ensure_ascii=True, allow_nan=False)
+        text = json.dumps(line, ensure_ascii=True, allow_nan=False, default=dict)
     return text
 
 
@@ -69,13 +73,7 @@ def load(line: str | bytes, where: str = "transcript", *, thin: bool = False) ->
     kind = _PROTOCOLS[at["protocol"].one_of(tuple(_PROTOCOLS))]
     agents = at["agents"].whole(1, MAX_AGENTS)
     name = at["id"].text()
-    question = Question(
-        id=at.get("question_id", name).text(),
-        text=at["question"].text(),
-        answer=None if at.get("answer", None).value is None else at["answer"].text(),
-        style=cast("Style", at.get("style", "open").one_of(("open", "boxed"))),
-        dataset=at.get("dataset", "").text(),
-    )
+    question = _load_question(at, name)
     said = list(at["turns"])
     # A line without settings says nothing of the limit: what was played is what there was to play.
     protocol = _load_protocol(at.get("settings", {}), kind, agents, max_rounds=max(1, -(-len(said) // agents)))
@@ -88,6 +86,22 @@ def load(line: str | bytes, where: str = "transcript", *, thin: bool = False) ->
         turns.append(_load_turn(turn, turns, agent, protocol, protocol.read, thin))
     verdict = _load_turn(at["verdict"].object(), turns, agents, protocol, read_verdict, thin) if "verdict" in at else None
     return Debate(name, question, protocol, tuple(turns), verdict)
+
+
+def _load_question(at: Field, name: str) -> Question:
+    style = at.get("style", OPEN.name).text()
+    try:
+        payload = frozen(at.get("payload", None).value)
+    except UserError as error:
+        raise UserError(f"{at.where}, {error}") from None
+    return Question(
+        id=at.get("question_id", name).text(),
+        text=at["question"].text(),
+        answer=None if at.get("answer", None).value is None else at["answer"].text(),
+        style=STYLES.get(style) or Style(style),  # one of somebody's own: its answers can't be compared
+        dataset=at.get("dataset", "").text(),
+        payload=payload,
+    )
 
 
 def read_file(path: Path, *, thin: bool = False) -> Iterator[Debate]:
@@ -104,7 +118,9 @@ def read_file(path: Path, *, thin: bool = False) -> Iterator[Debate]:
 
 def _parse_thin(line: str | bytes, where: str) -> Field:
     try:
-        return Field.parse(_without_tokens(line) if isinstance(line, bytes) else line, where)
+        if isinstance(line, bytes) and b'"payload"' not in line:  # where tokens may be anything
+            return Field.parse(_without_tokens(line), where)
+        return Field.parse(line, where)
     except UserError:
         return Field.parse(line, where)  # says where in the line as it is
 

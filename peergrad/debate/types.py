@@ -9,26 +9,48 @@ import re
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from peergrad.debate.errors import UserError
+from peergrad.debate.fields import nearest
+from peergrad.debate.payload import frozen
+from peergrad.debate.style import OPEN, STYLES, Style
+
 Ids = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 Op = Literal[">", "="]
-Style = Literal["open", "boxed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One thing to debate. ``style="boxed"`` asks for the final answer in ``\\boxed{}``, so that it can be graded."""
+    """One thing to debate.
+
+    ``style`` says how to answer; a built-in one may be given by its name: ``style="boxed"`` asks for the final answer in
+    ``\\boxed{}``. ``payload`` is for the grader alone (the tests of a program, a rubric): JSON-like data, which no agent is
+    shown. Lists in it become tuples.
+    """
 
     id: str
     text: str
     answer: str | None = None
-    style: Style = "open"
+    style: Style = OPEN
     dataset: str = ""
+    payload: Any = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.style, str):
+            if self.style not in STYLES:
+                raise UserError(f"style: {self.style!r} is not known; {nearest(self.style, tuple(STYLES))}")
+            object.__setattr__(self, "style", STYLES[self.style])
+        object.__setattr__(self, "payload", frozen(self.payload))
+
+    @property
+    def known(self) -> bool:
+        """Whether there is something to grade by."""
+        return self.answer is not None or self.payload is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,10 +10,14 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from peergrad.debate.errors import UserError
+from peergrad.debate.imports import is_import_path
 from peergrad.debate.types import Debate
 from peergrad.learn.advantages import Values, advantages, has_signal
-from peergrad.measure.grades import Grader, Truth, final_grades, truth, turn_grades
-from peergrad.reward.rewards import RewardRules, Scored, score_votes
+from peergrad.measure.grades import Grader, Truth, final_grades, known_grades, truth
+from peergrad.measure.quality import vote_right
+from peergrad.reward.rewards import RewardRules, Scored, nobody_knows, score_votes
+from peergrad.reward.stream import Stream
 from peergrad.reward.tally import Ballots, SelfVotes, Tally, tally
 from peergrad.tasks.base import Grade
 
@@ -34,11 +38,14 @@ STREAMS = {
     "judge all": ("streams all", "judge"),
     "judge others": ("streams others", "judge"),
 }
-"""Streams to look at by themselves: the candidate that has it, and its name there."""
+"""Built-in streams to look at by themselves: the candidate that has it, and its name there."""
 
 
-def candidates(rules: RewardRules) -> dict[str, RewardRules]:
-    """The rewards to compare. ``literal`` is the published rule: every line is a vote, and a turn nobody judged gets -1."""
+def candidates(rules: RewardRules, own: Sequence[str] = ()) -> dict[str, RewardRules]:
+    """The rewards to compare; ``own`` are import paths of somebody's own.
+
+    ``literal`` is the published rule: every line is a vote, and a turn nobody judged gets -1.
+    """
     streams = replace(rules, reward="streams")
     ours = {
         "win_rate": replace(rules, reward="win_rate"),
@@ -47,7 +54,11 @@ def candidates(rules: RewardRules) -> dict[str, RewardRules]:
         "streams all": replace(streams, consensus="all"),
         "streams others": replace(streams, consensus="others"),
     }
-    return ours | {name: replace(ours[of], ballots="literal", unjudged="literal") for name, of in LITERAL.items()}
+    for path in own:
+        if not is_import_path(path):
+            raise UserError(f"reward: {path!r} is compared already, or is not known; give module:name of your own")
+    literal = {name: replace(ours[of], ballots="literal", unjudged="literal") for name, of in LITERAL.items()}
+    return ours | literal | {path: replace(rules, reward=path) for path in own}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +87,10 @@ class Compared:
 
 def compare_all(debates: Iterable[Debate], named: Mapping[str, RewardRules], grade: Grader) -> Iterator[Compared]:
     """Score debates under each of the named rules. Some are held at a time, so that slow grades can be made side by side."""
-    coming = iter(debates)
-    while held := list(islice(coming, _AT_ONCE)):
-        known = [debate for debate in held if debate.question.answer is not None]
-        graded = iter(turn_grades(known, grade))
-        for debate in held:
-            yield _compare(debate, named, None if debate.question.answer is None else next(graded))
+    rest = iter(debates)
+    while some := list(islice(rest, _AT_ONCE)):
+        for debate, grades in zip(some, known_grades(some, grade), strict=True):
+            yield _compare(debate, named, grades)
 
 
 def _compare(debate: Debate, named: Mapping[str, RewardRules], grades: Sequence[Grade] | None) -> Compared:
@@ -91,20 +100,22 @@ def _compare(debate: Debate, named: Mapping[str, RewardRules], grades: Sequence[
         if (rules.self_votes, rules.ballots) not in tallies:
             counted = tally(debate, self_votes=rules.self_votes, ballots=rules.ballots)
             tallies[rules.self_votes, rules.ballots] = counted
-    scored = {name: score_votes(debate, tallies[rules.self_votes, rules.ballots], rules) for name, rules in named.items()}
-    centred = {name: advantages([one])[0] for name, one in scored.items()}
-    right: Truth | None = None
+    right = None if grades is None else truth(grades)
     right_A = np.full(debate.agents, np.nan)
     if grades is not None:
-        right = truth(grades)
         right_A = np.array([np.nan if ok is None else float(ok) for ok in truth(final_grades(debate, grades))])
+    answer = nobody_knows if right is None else right.__getitem__
+    scored = {
+        name: score_votes(debate, tallies[rules.self_votes, rules.ballots], rules, answer) for name, rules in named.items()
+    }
+    centred = {name: advantages([one])[0] for name, one in scored.items()}
     return Compared(
         (debate.question.dataset, debate.question.id),
         right,
         right_A,
         np.array([_per_agent(scored[name], centred[name]) for name in named]),
         tuple(has_signal(scored[name].streams, centred[name]) for name in named),
-        {name: _in_turns(scored[of], stream, right) for name, (of, stream) in STREAMS.items()},
+        {name: _in_turns(stream, tallied, right) for name, stream, tallied in _streams(scored)},
     )
 
 
@@ -116,26 +127,35 @@ def _per_agent(scored: Scored, centred: Sequence[Values]) -> list[float]:
         for unit, value in enumerate(values):
             if value is not None:
                 of[unit if stream.unit == "agent" else scored.debate.turns[unit].agent].append(value)
-        for agent, held in of.items():
-            totals[agent] += stream.weight * sum(held) / len(held)
+        for agent, with_signal in of.items():
+            totals[agent] += stream.weight * sum(with_signal) / len(with_signal)
     return totals
 
 
-def _in_turns(scored: Scored, name: str, right: Truth | None) -> InTurns:
-    """A stream turn by turn, beside what it should reward: being right, or voting for who is."""
-    values = next(stream.values for stream in scored.streams if stream.name == name)
-    varies = len({value for value in values if value is not None}) > 1
+def _streams(scored: Mapping[str, Scored]) -> Iterator[tuple[str, Stream, Tally]]:
+    """The streams to look at by themselves, each with the votes it was made of."""
+    names = {places: label for label, places in STREAMS.items()}
+    for candidate, one in scored.items():
+        for stream in one.streams:
+            label = f"{candidate} {stream.name}" if is_import_path(candidate) else names.get((candidate, stream.name))
+            if label and stream.unit == "turn" and stream.follows:
+                yield label, stream, one.tally
+
+
+def _in_turns(stream: Stream, tallied: Tally, right: Truth | None) -> InTurns:
+    """A stream turn by turn, with what it should reward: being right, or voting for who is."""
+    varies = len({value for value in stream.values if value is not None}) > 1
     if right is None:
         return InTurns(varies, ())
-    should = right if name == "gen" else _vote_accuracy(scored.tally, right)
-    both = zip(values, should, strict=True)
+    should = right if stream.follows == "solution" else _vote_accuracy(tallied, right)
+    both = zip(stream.values, should, strict=True)
     return InTurns(varies, [(x, float(y)) for x, y in both if x is not None and y is not None])
 
 
 def _vote_accuracy(tallied: Tally, right: Truth) -> list[float | None]:
     """Per turn, the share of its votes between a right and a wrong solution that are for the right one; a tie is half."""
-    marks: list[list[float]] = [[] for _ in right]
+    by_turn: list[list[float]] = [[] for _ in right]
     for vote in tallied.votes:
-        if vote.judged and {right[vote.judged[0]], right[vote.judged[1]]} == {True, False}:
-            marks[vote.turn].append(0.5 if vote.op == "=" else float(bool(right[vote.judged[0]])))
-    return [sum(given) / len(given) if given else None for given in marks]
+        if (share := vote_right(vote, right)) is not None:
+            by_turn[vote.turn].append(share)
+    return [sum(shares) / len(shares) if shares else None for shares in by_turn]

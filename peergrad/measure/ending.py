@@ -19,8 +19,8 @@ from peergrad.tasks.grading import answer_name
 class Final:
     """What an agent answers in the end: its last solution that can be read, if it has one, and how it fared in the votes.
 
-    ``answer`` is what is in the solution's last box, under a name that equal answers share. ``last`` is false if the agent
-    said something unreadable after it.
+    ``answer`` is what the question's style finds in the solution, under a name that equal answers share. ``last`` is false
+    if the agent said something unreadable after it.
     """
 
     agent: int
@@ -92,7 +92,7 @@ def _final(debate: Debate, agent: int, votes: Sequence[Vote], rate: float) -> Fi
         agent=agent,
         round=None if at is None else debate.round(at),
         solution=text,
-        answer=None if text is None else answer_name(text),
+        answer=None if text is None else answer_name(debate.question, text),
         last=bool(spoke) and spoke[-1] == at,
         won=sum(vote.op == ">" and vote.a == agent for vote in about),
         tied=sum(vote.op == "=" for vote in about),

@@ -23,17 +23,23 @@ def truth_of(task: Task) -> Callable[[Debate], rewards.Truth]:
             grade = UNANSWERED if text is None else task.grade(debate.question, text)
             return None if grade.timed_out else grade.correct
 
-        return right if debate.question.answer is not None else rewards.nobody_knows
+        return right if debate.question.known else rewards.nobody_knows
 
     return of
 
 
 def turn_grades(debates: Sequence[Debate], grade: Grader) -> list[tuple[Grade, ...]]:
     """The grade of every turn of every debate; an unreadable one answers nothing."""
-    said = [(debate, solution(debate, turn)) for debate in debates for turn in debate.turns]
-    graded = iter(grade_all(grade, [(debate.question, text) for debate, text in said if text is not None]))
-    every = iter([UNANSWERED if text is None else next(graded) for _, text in said])
+    solutions = [(debate, solution(debate, turn)) for debate in debates for turn in debate.turns]
+    graded = iter(grade_all(grade, [(debate.question, text) for debate, text in solutions if text is not None]))
+    every = iter([UNANSWERED if text is None else next(graded) for _, text in solutions])
     return [tuple(next(every) for _ in debate.turns) for debate in debates]
+
+
+def known_grades(debates: Sequence[Debate], grade: Grader) -> list[tuple[Grade, ...] | None]:
+    """The grades of each debate whose answer is known; ``None`` for the others."""
+    known = iter(turn_grades([debate for debate in debates if debate.question.known], grade))
+    return [next(known) if debate.question.known else None for debate in debates]
 
 
 def final_grades(debate: Debate, grades: Sequence[Grade], rounds: int | None = None) -> list[Grade]:

@@ -51,7 +51,7 @@ def debate_metrics(batch: Sequence[Scored]) -> Metrics:
     if reward in SCORES:
         scores = [SCORES[reward](scored.debate.agents, scored.tally.votes) for scored in batch]
         metrics["pairwise_reward"] = float(np.mean(np.concatenate(scores)))  # without step rewards
-    for name in ("gen", "judge"):
+    for name in sorted({stream.name for scored in batch for stream in scored.streams}):
         signal = [v for scored in batch for s in scored.streams if s.name == name for v in s.values if v is not None]
         if signal:
             metrics |= {f"reward/{name}/mean": float(np.mean(signal)), f"reward/{name}/std": float(np.std(signal))}

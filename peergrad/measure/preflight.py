@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Literal
 
 from peergrad.debate.imports import is_import_path
@@ -84,7 +83,7 @@ def finite(stats: StepStats | None) -> Gate:
 
 def _solves(answers: Sequence[Debate], task: Task) -> list[Gate]:
     """A model that is never right can't be shown what right looks like, one that always is has nothing to learn."""
-    answers = [debate for debate in answers if debate.question.answer is not None]
+    answers = [debate for debate in answers if debate.question.known]
     grades = turn_grades(answers, task.grade)
     k = max((debate.agents for debate in answers), default=0)
     alone = mean([float("nan") if (share := share_right(given)) is None else share for given in grades])
@@ -129,7 +128,7 @@ def _about_form(scored: Sequence[Scored]) -> str:
 
 def _judgement(scored: Sequence[Scored], task: Task) -> Gate:
     name, needed = "votes for the right one of a right and a wrong solution", "more than 50 %"
-    scored = [one for one in scored if one.debate.question.answer is not None]
+    scored = [one for one in scored if one.debate.question.known]
     grades = turn_grades([one.debate for one in scored], task.grade)
     counted = [
         vote_counts(one, truth(given)).get("votes/accuracy", (0.0, 0.0)) for one, given in zip(scored, grades, strict=True)
@@ -151,23 +150,23 @@ def _judge_stream(scored: Sequence[Scored], rules: RewardRules) -> Gate:
     """Whether a judge can be told that it is wrong (SPEC 4.8)."""
     name, needed = "judges are held to somebody else's votes", "4 agents or more"
     agents = max((one.debate.agents for one in scored), default=0)
-    if rules.reward != "streams" or rules.lambda_judge == 0:
+    judging = [[stream for stream in one.streams if stream.follows == "votes" and stream.weight] for one in scored]
+    if not any(judging):
         return Gate(name, "pass", "no judge stream", needed)
-    consensus = rules.consensus or default_consensus(agents)
-    if agents < 4:  # the judge stream is then constant: it teaches nothing, but the other streams still do
-        outcome = "agrees with itself" if consensus == "all" else "has nobody to agree with"
+    own = is_import_path(rules.reward)  # it need not go by a consensus
+    if agents < 4 and not own:  # the judge stream is then constant: it teaches nothing, but the other streams still do
+        all_votes = (rules.consensus or default_consensus(agents)) == "all"
+        outcome = "agrees with itself" if all_votes else "has nobody to agree with"
         advice = (
             f"Only one agent can judge a pair, so it {outcome}, and judging is not learned: take --agents 4 or more, or "
             "--lambda-judge 0."
         )
         return Gate(name, "warn" if rules.lambda_gen else "fail", f"{agents} agents", needed, advice)
-    judged = [
-        [v for stream in one.streams if stream.name == "judge" for v in stream.values if v is not None] for one in scored
-    ]
-    varied = mean([float(any(a != b for a, b in pairwise(values))) for values in judged])
+    varied = mean([float(any(len({*stream.values} - {None}) > 1 for stream in streams)) for streams in judging])
     if varied is None or varied.value == 0:
         advice = "In no debate do two judges fare differently: there are too few votes on the same pair, or all agree."
-        return Gate(name, "fail", f"{agents} agents, no debate with differing judges", needed, advice, varied)
+        verdict = "warn" if own else "fail"
+        return Gate(name, verdict, f"{agents} agents, no debate with differing judges", needed, advice, varied)
     return Gate(name, "pass", f"{agents} agents, judges differ in {varied.value:.0%} of the debates", needed, "", varied)
 
 

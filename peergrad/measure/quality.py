@@ -11,7 +11,7 @@ from peergrad.measure.grades import Truth
 from peergrad.measure.metrics import Metrics
 from peergrad.reward.pairwise import win_rate
 from peergrad.reward.rewards import Scored
-from peergrad.reward.tally import vote_due
+from peergrad.reward.tally import Vote, vote_due
 
 Counts = Mapping[str, tuple[float, float]]
 """Shares by name, each as what was counted and of how many: sums over debates divide to the share of a batch."""
@@ -35,8 +35,8 @@ def vote_counts(scored: Scored, right: Truth) -> Counts:
     """
     counted: dict[str, list[float]] = defaultdict(list)
     for vote in scored.tally.votes:
-        if vote.judged and {right[vote.judged[0]], right[vote.judged[1]]} == {True, False}:
-            counted["votes/accuracy"].append(0.5 if vote.op == "=" else float(right[vote.judged[0]] or 0))
+        if (share := vote_right(vote, right)) is not None:
+            counted["votes/accuracy"].append(share)
     turns_of: dict[int, list[int]] = defaultdict(list)
     for index, turn in enumerate(scored.debate.turns):
         turns_of[turn.agent].append(index)
@@ -49,6 +49,13 @@ def vote_counts(scored: Scored, right: Truth) -> Counts:
                 counted[name].append(float(right[before] != right[after]))
     _count_bias(scored, counted)
     return {name: (sum(shares), float(len(shares))) for name, shares in counted.items()}
+
+
+def vote_right(vote: Vote, right: Truth) -> float | None:
+    """Whether a vote between a right and a wrong solution is for the right one; a tie is half, and others have no value."""
+    if not vote.judged or {right[vote.judged[0]], right[vote.judged[1]]} != {True, False}:
+        return None
+    return 0.5 if vote.op == "=" else float(bool(right[vote.judged[0]]))
 
 
 def winner_is_right(scored: Scored, right: Truth) -> float | None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peergrad.debate.types import Debate
-from peergrad.measure.candidates import LITERAL, STREAMS, Array, Compared, candidates, compare_all
+from peergrad.measure.candidates import LITERAL, STREAMS, Array, Compared, InTurns, candidates, compare_all
 from peergrad.measure.correlation import correlation, correlation_difference
 from peergrad.measure.grades import Grader
 from peergrad.measure.statistics import Interval, ratio
@@ -60,15 +60,20 @@ class Rescored:
     same: tuple[str, ...]
 
 
-def rescore(debates: Iterable[Debate], rules: RewardRules, grade: Grader) -> Rescored:
-    """Score every debate under every candidate and hold the rewards against the truth, where there is one."""
-    named = candidates(rules)
+def rescore(debates: Iterable[Debate], rules: RewardRules, grade: Grader, own: Sequence[str] = ()) -> Rescored:
+    """Score every debate under every candidate and hold the rewards against the truth, where there is one.
+
+    ``own`` are import paths of rewards to compare with the built-in ones.
+    """
+    named = candidates(rules, own)
     names = list(named)
     table = list(compare_all(debates, named, grade))
-    kept = [i for i, name in enumerate(names) if name not in LITERAL or _differ(table, i, names.index(LITERAL[name]))]
+    same = [name for name, of in LITERAL.items() if not _differ(table, names.index(name), names.index(of))]
+    shown = [i for i, name in enumerate(names) if name not in same]
+    streams = sorted({name for row in table for name in row.streams}, key=lambda name: [*STREAMS, name].index(name))
     with_known = [row for row in table if row.known.any()]
     mixed = [row for row in with_known if len(set(row.right_A[row.known])) == 2]
-    follows, lead = _truth(mixed, kept)
+    follows, lead = _truth(mixed, shown)
     rewards = [
         Reward(
             names[i],
@@ -76,7 +81,7 @@ def rescore(debates: Iterable[Debate], rules: RewardRules, grade: Grader) -> Res
             _share(table, [row.signal_C[i] for row in table]),
             _share(with_known, [_top_right(row, i) for row in with_known]),
         )
-        for i in kept
+        for i in shown
     ]
     best = max(follows, key=lambda i: follows[i].value, default=None)
     return Rescored(
@@ -87,19 +92,19 @@ def rescore(debates: Iterable[Debate], rules: RewardRules, grade: Grader) -> Res
         random_right=_share(with_known, [float(row.right_A[row.known].mean()) for row in with_known]),
         some_right=_share(with_known, [float(row.right_A[row.known].max()) for row in with_known]),
         rewards=tuple(rewards),
-        streams=tuple(_stream(name, table) for name, (of, _) in STREAMS.items() if table and names.index(of) in kept),
-        agreement=_agreement([row.rewards_CA[kept] for row in table]),
+        streams=tuple(_stream(name, table) for name in streams if STREAMS.get(name, ("", ""))[0] not in same),
+        agreement=_agreement([row.rewards_CA[shown] for row in table]),
         best=None if best is None else names[best],
         lead={names[i]: gap for i, gap in lead.items()},
-        same=tuple(name for i, name in enumerate(names) if i not in kept),
+        same=tuple(same),
     )
 
 
-def _truth(mixed: Sequence[Compared], kept: Sequence[int]) -> tuple[dict[int, Interval], dict[int, Interval]]:
+def _truth(mixed: Sequence[Compared], shown: Sequence[int]) -> tuple[dict[int, Interval], dict[int, Interval]]:
     """By candidate, its correlation with being right, within debates; and by how much the best is ahead of the others."""
     sums = [_products(row.rewards_CA[:, row.known], row.right_A[row.known]) for row in mixed]
     xy_CQ, xx_CQ, yy_Q = _by_question(mixed, sums)
-    follows = {i: found for i in kept if mixed and (found := correlation(xy_CQ[i], xx_CQ[i], yy_Q))}
+    follows = {i: interval for i in shown if mixed and (interval := correlation(xy_CQ[i], xx_CQ[i], yy_Q))}
     best = max(follows, key=lambda i: follows[i].value, default=None)
     if best is None:
         return {}, {}
@@ -123,14 +128,15 @@ def _top_right(row: Compared, i: int) -> float:
 
 def _stream(name: str, table: Sequence[Compared]) -> TurnStream:
     """One stream; correlated within debates in which what it should reward varies."""
-    held = [row for row in table if len({y for _, y in row.streams[name].pairs}) > 1]
-    turns = [np.array(row.streams[name].pairs).T for row in held]
-    xy_CQ, xx_CQ, yy_Q = _by_question(held, [_products(xy[:1], xy[1]) for xy in turns])
+    of = [row.streams.get(name, InTurns(False, ())) for row in table]
+    varied = [(row, stream) for row, stream in zip(table, of, strict=True) if len({y for _, y in stream.pairs}) > 1]
+    turns = [np.array(stream.pairs).T for _, stream in varied]
+    xy_CQ, xx_CQ, yy_Q = _by_question([row for row, _ in varied], [_products(xy[:1], xy[1]) for xy in turns])
     return TurnStream(
         name,
         sum(xy.shape[1] for xy in turns),
-        _share(table, [row.streams[name].varies for row in table]),
-        correlation(xy_CQ[0], xx_CQ[0], yy_Q) if held else None,
+        _share(table, [stream.varies for stream in of]),
+        correlation(xy_CQ[0], xx_CQ[0], yy_Q) if varied else None,
     )
 
 
@@ -144,8 +150,8 @@ def _agreement(rewards: Sequence[Array]) -> Matrix:
     size_C = np.sqrt(products_CC.diagonal())
     scale_CC = np.outer(size_C, size_C)
     with np.errstate(invalid="ignore"):
-        found_CC = np.clip(products_CC / scale_CC, -1, 1)
-    return tuple(tuple(None if np.isnan(value) else float(value) for value in row) for row in found_CC)
+        agreement_CC = np.clip(products_CC / scale_CC, -1, 1)
+    return tuple(tuple(None if np.isnan(value) else float(value) for value in row) for row in agreement_CC)
 
 
 def _products(x_CA: Array, y_A: Array) -> tuple[Array, Array, float]:
@@ -155,8 +161,8 @@ def _products(x_CA: Array, y_A: Array) -> tuple[Array, Array, float]:
 
 
 def _centred(values: Array) -> Array:
-    left = values - values.mean(-1, keepdims=True)
-    return np.where(np.abs(left) < _NOTHING, 0.0, left)
+    centred = values - values.mean(-1, keepdims=True)
+    return np.where(np.abs(centred) < _NOTHING, 0.0, centred)
 
 
 def _by_question(rows: Sequence[Compared], sums: Sequence[tuple[Array, Array, float]]) -> tuple[Array, Array, Array]:

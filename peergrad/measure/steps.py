@@ -82,7 +82,7 @@ def seats(batch: Sequence[Scored]) -> Metrics:
 
 def answers(batch: Sequence[Scored], task: Task, prefix: str | None = None) -> Metrics:
     """Accuracy and the quality of votes, where there is truth; how often all agents end on the same answer."""
-    batch = [scored for scored in batch if scored.debate.question.answer is not None]
+    batch = [scored for scored in batch if scored.debate.question.known]
     if not batch or not task.known:
         return {}
     debates = [scored.debate for scored in batch]

@@ -38,7 +38,7 @@ def returns(debate: Debate, tallied: Tally, name: str, scores: Sequence[float]) 
         tuple(index for index, vote in enumerate(tallied.votes) if agent in (vote.a, vote.b) and agent != vote.author)
         for agent in range(debate.agents)
     )
-    return Stream(name, "agent", tuple(values), votes=why)
+    return Stream(name, "agent", tuple(values), votes=why, follows="solution")
 
 
 def _outcomes(agent: int, votes: Sequence[Vote]) -> list[float]:

@@ -129,6 +129,8 @@ def _whole(stream: Stream, debate: Debate, where: str) -> Stream:
         raise UserError(
             f"{where}: sections are {stream.sections!r}; give a tuple of {', '.join(FULL.names)}, or None for all"
         )
+    if stream.follows not in (None, "solution", "votes"):
+        raise UserError(f"{where}: follows is {stream.follows!r}; give 'solution', 'votes' or None")
     return replace(stream, values=tuple(values))
 
 

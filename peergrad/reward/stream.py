@@ -11,7 +11,9 @@ class Stream:
     """One reward signal: a value per unit, and which of the unit's sections it is credited to.
 
     ``None`` is a unit without signal: left out of every mean, advantage 0. ``sections=None`` credits all tokens.
-    ``votes[u]`` are the indices (in the tally) of the votes that made unit u's value (SPEC 4.9).
+    ``votes[u]`` are the indices (in the tally) of the votes that made unit u's value (SPEC 4.9). ``follows`` is what the
+    stream should reward, where the truth is known: a right ``solution``, or ``votes`` for who is right. Training never asks;
+    ``peergrad rescore`` and ``check`` measure it.
     """
 
     name: str
@@ -20,3 +22,4 @@ class Stream:
     sections: tuple[str, ...] | None = None
     weight: float = 1.0
     votes: tuple[tuple[int, ...], ...] = ()
+    follows: Literal["solution", "votes"] | None = None

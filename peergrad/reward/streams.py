@@ -23,7 +23,7 @@ def soft_vote_ratio(debate: Debate, tallied: Tally, *, unjudged: Unjudged = "ski
                 why[judged].append(index)
     nobody = None if unjudged == "skip" else -1.0
     values = tuple(2 * sum(share) / len(share) - 1 if share else nobody for share in shares)
-    return Stream("gen", "turn", values, ("solution", "evaluation"), weight, tuple(map(tuple, why)))
+    return Stream("gen", "turn", values, ("solution", "evaluation"), weight, tuple(map(tuple, why)), "solution")
 
 
 def consensus_alignment(debate: Debate, tallied: Tally, *, consensus: Consensus, weight: float = 1.0) -> Stream:
@@ -46,7 +46,7 @@ def consensus_alignment(debate: Debate, tallied: Tally, *, consensus: Consensus,
             agreements[turn] += [_agreement(tallied.votes[i], lead if tallied.votes[i].a == low else -lead) for i in own]
             why[turn].update(own, jury)
     values = tuple(sum(agreed) / len(agreed) if agreed else None for agreed in agreements)
-    return Stream("judge", "turn", values, ("comparison",), weight, tuple(tuple(sorted(w)) for w in why))
+    return Stream("judge", "turn", values, ("comparison",), weight, tuple(tuple(sorted(w)) for w in why), "votes")
 
 
 def contract_penalty(debate: Debate, tallied: Tally) -> Stream:

@@ -18,7 +18,7 @@ from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.sampler import Answer, Sampler, Seats, all_of, answered
 from peergrad.debate.types import Ask, Debate, Question, Reply
 from peergrad.runs.kept import Transcript
-from peergrad.runs.players import Player, Players, keys_of, player, policy_of
+from peergrad.runs.model_pool import ModelPool, ModelRef, keys_of, model_ref, policy_of
 from peergrad.settings import flat
 from peergrad.tasks.lines import name_of
 
@@ -66,12 +66,12 @@ class Listener(DebatesWatcher, typing.Protocol):
 
 @dataclass(frozen=True)
 class DebatesPlan:
-    """Settings with what they name, checked: nothing heavy is loaded yet. ``players`` are by seat, a judge's last."""
+    """Settings with what they name, checked: nothing heavy is loaded yet. ``refs`` are by seat, a judge's last."""
 
     config: DebatesConfig
     protocol: Parallel | Sequential
     questions: tuple[Question, ...]
-    players: tuple[Player, ...]
+    refs: tuple[ModelRef, ...]
     models: tuple[str, ...]
     out: Path
 
@@ -99,18 +99,18 @@ def plan(config: DebatesConfig, questions: Sequence[Question], name: str, origin
             raise UserError("model: is not set; give the name that the server knows it by")
         model = WEAK
     engine = replace(config.engine, model=model)
-    players = [
-        _player(f"seat {seat}", named[seat]) if seat in named else policy_of(engine) for seat in range(protocol.agents)
+    refs = [
+        _model_ref(f"seat {seat}", named[seat]) if seat in named else policy_of(engine) for seat in range(protocol.agents)
     ]
     models = [named.get(seat, model) for seat in range(protocol.agents)]
     if seats.judge is not None:
         if protocol.agents < 2:
             raise UserError("judge: has nothing to compare where only one agent answers; give agents 2 or more")
-        players.append(_player("judge", seats.judge))
+        refs.append(_model_ref("judge", seats.judge))
         models.append(seats.judge)
     if seats.out and seats.out.suffix != ".jsonl":
         raise UserError(f"out: {seats.out} is no .jsonl file; give a name that ends so")
-    made = DebatesPlan(config, protocol, tuple(questions), tuple(players), tuple(models), Path())
+    made = DebatesPlan(config, protocol, tuple(questions), tuple(refs), tuple(models), Path())
     return replace(made, out=seats.out or Path("debates") / f"{_file_name(made, name, origin)}.jsonl")
 
 
@@ -131,9 +131,9 @@ def _seats(given: Sequence[str], agents: int) -> dict[int, str]:
     return found
 
 
-def _player(where: str, name: str) -> Player:
+def _model_ref(where: str, name: str) -> ModelRef:
     try:
-        return player(name)
+        return model_ref(name)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
 
@@ -144,7 +144,7 @@ def _facts(made: DebatesPlan) -> dict[str, Any]:
         name: flat(made.config)[name] for name in (*flat(made.config.debate), "style", "stops", "send_temperature", "seed")
     }
     seats = [
-        {"model": one.base, "adapter": str(one.adapter) if one.adapter else None, "server": one.url} for one in made.players
+        {"model": one.base, "adapter": str(one.adapter) if one.adapter else None, "server": one.url} for one in made.refs
     ]
     agents = made.protocol.agents
     return {"seats": seats[:agents], "judge": seats[agents] if len(seats) > agents else None, "settings": settings}
@@ -166,16 +166,16 @@ async def debate_all(made: DebatesPlan, watch: DebatesWatcher, listener: Listene
         if missing:
             config = made.config
             hear = listener.heard if listener else None
-            loading = Players(config.engine, config.api, config.seats.seed, watch.say, hear, expected=made.players)
-            async with loading as players:
-                work = _Debating(made, transcript, watch, players)
+            loading = ModelPool(config.engine, config.api, config.seats.seed, watch.say, hear, expected=made.refs)
+            async with loading as pool:
+                work = _Debating(made, transcript, watch, pool)
                 await work.play(missing, kept)
     return [kept[question.id] for question in made.questions if question.id in kept]
 
 
 def paid(made: DebatesPlan, debate: Debate) -> float:
     """What the replies of a debate cost, in dollars; what was asked more than once is not in it."""
-    turns = [turn for turn in (*debate.turns, *filter(None, [debate.verdict])) if turn.used and made.players[turn.agent].url]
+    turns = [turn for turn in (*debate.turns, *filter(None, [debate.verdict])) if turn.used and made.refs[turn.agent].url]
     api = made.config.api
     return sum(turn.used.prompt * api.price_in + turn.used.sampled * api.price_out for turn in turns if turn.used) / 1e6
 
@@ -189,8 +189,8 @@ def _check_questions(made: DebatesPlan, kept: Mapping[str, Debate]) -> None:
 class _Debating:
     """A sitting under way."""
 
-    def __init__(self, made: DebatesPlan, transcript: Transcript, watch: DebatesWatcher, players: Players) -> None:
-        self._made, self._transcript, self._watch, self._players = made, transcript, watch, players
+    def __init__(self, made: DebatesPlan, transcript: Transcript, watch: DebatesWatcher, pool: ModelPool) -> None:
+        self._made, self._transcript, self._watch, self._pool = made, transcript, watch, pool
         self._local = Took()
         self._since = time.monotonic()
         self._begun: dict[str, float] = {}
@@ -222,15 +222,15 @@ class _Debating:
             raise EngineError(f"{what} because {first}. The same command plays what is missing")
 
     async def _sampler(self) -> Sampler:
-        """A sampler for every seat; seats of one player share theirs. The model's is first: the key is its server's."""
+        """A sampler for every seat; seats of one model share theirs. The model's is first: the key is its server's."""
         made = self._made
-        of: dict[Player, Sampler] = {}
+        of: dict[ModelRef, Sampler] = {}
         seats: dict[int, Sampler] = {}
-        for seat in sorted(range(len(made.players)), key=lambda seat: (seat not in made.usual, seat)):
-            who = made.players[seat]
+        for seat in sorted(range(len(made.refs)), key=lambda seat: (seat not in made.usual, seat)):
+            who = made.refs[seat]
             where = "" if seat in made.usual else "judge" if seat == made.protocol.agents else f"seat {seat}"
             try:
-                of[who] = of.get(who) or await self._players.sampler(who)
+                of[who] = of.get(who) or await self._pool.sampler(who)
             except (UserError, EngineError) as error:
                 raise type(error)(f"{where}: {error}" if where else str(error)) from None
             seats[seat] = _Seat(of[who], where, self, local=who.url is None)
@@ -248,7 +248,7 @@ class _Debating:
         self._watch.replied(ask, reply, self._took())
 
     def _took(self) -> Took:
-        spent = self._players.meter.spent
+        spent = self._pool.meter.spent
         prompt, sampled = self._local.prompt + spent.prompt, self._local.sampled + spent.sampled
         return Took(spent.requests, prompt, sampled, spent.usd, time.monotonic() - self._since)
 

@@ -14,7 +14,7 @@ from typing import Any
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.transcript import dump, load
 from peergrad.debate.types import Debate
-from peergrad.engines.openai.meter import Spent
+from peergrad.engines.shared.meter import Spent
 from peergrad.runs import files
 from peergrad.runs.folder import Run
 

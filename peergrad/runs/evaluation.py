@@ -17,12 +17,12 @@ from peergrad.debate.play import play_all
 from peergrad.debate.protocols import Direct, Parallel, Sequential
 from peergrad.debate.sampler import Sampler, Seats, all_of
 from peergrad.debate.types import Debate, Protocol, Question
-from peergrad.engines.openai.meter import Meter
+from peergrad.engines.shared.meter import Meter
 from peergrad.measure.budget import cost, draws
 from peergrad.measure.outcome import Outcome, counted, debate_outcome, direct_outcome, joined, seat_outcome
 from peergrad.measure.result import result
 from peergrad.runs.eval_folder import EvalFolder
-from peergrad.runs.players import Player, Players, player, policy_of, weights_of
+from peergrad.runs.model_pool import ModelPool, ModelRef, model_ref, policy_of, weights_of
 from peergrad.settings import flat, from_file, to_toml
 from peergrad.tasks.base import Grader, Task
 from peergrad.tasks.files import fingerprint
@@ -57,8 +57,8 @@ class EvalPlan:
     protocol: Parallel | Sequential
     task: Task
     questions: tuple[Question, ...]
-    policy: Player
-    opponent: Player | None
+    policy: ModelRef
+    opponent: ModelRef | None
     notes: tuple[str, ...] = ()
 
     @property
@@ -72,7 +72,7 @@ def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = 
     every = [task[index] for index in range(len(task))]
     questions, notes = _to_ask([question for question in every if (question.text, question.answer) not in trained])
     if not questions:
-        why = "were all trained on" if trained and any(q.answer is not None for q in every) else "have no answers"
+        why = "were all trained on" if trained and any(q.known for q in every) else "have no answers"
         raise UserError(f"task: its questions {why}, so there is nothing to measure; name others")
     if len(every) > len(questions) and trained:
         notes.insert(0, f"{len(every)} questions, less those that the run was trained on and those that repeat")
@@ -83,7 +83,7 @@ def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = 
     policy, opponent = policy_of(config.engine), None
     if config.measure.mode == "role-averaged":
         name = config.measure.opponent
-        opponent = replace(policy, adapter=None) if name == "base" else player(name)
+        opponent = replace(policy, adapter=None) if name == "base" else model_ref(name)
         if opponent == policy:
             raise UserError(f"opponent: {name} is the model itself; name another, or use mode debate")
     notes += [note] if (note := left_out(task)) else []
@@ -92,7 +92,7 @@ def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = 
 
 def _to_ask(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
     """Those that have an answer, each once; and what there is to say about the others."""
-    answered = [question for question in questions if question.answer is not None]
+    answered = [question for question in questions if question.known]
     first: dict[tuple[str, str | None], Question] = {}
     for question in answered:
         first.setdefault((question.text, question.answer), question)
@@ -109,7 +109,7 @@ async def evaluate(
     out: Path,
     watch: EvalWatcher,
     show: Callable[[Mapping[str, Any]], str],
-    sampler_of: Callable[[Player], Awaitable[Sampler]] | None = None,
+    sampler_of: Callable[[ModelRef], Awaitable[Sampler]] | None = None,
 ) -> dict[str, Any]:
     """Evaluate, in a folder; one that was interrupted goes on where it was. ``show`` turns the result into a table."""
     for note in made.notes:
@@ -126,14 +126,14 @@ async def evaluate(
                 return found
         expected = (made.policy, made.opponent or made.policy)
         config = made.config
-        async with Players(config.engine, config.api, config.measure.seed, watch.say, expected=expected) as players:
-            players.meter.spent = folder.spent()  # a budget is for all sittings together
-            sampler_of = sampler_of or players.sampler
+        async with ModelPool(config.engine, config.api, config.measure.seed, watch.say, expected=expected) as pool:
+            pool.meter.spent = folder.spent()  # a budget is for all sittings together
+            sampler_of = sampler_of or pool.sampler
             policy = await sampler_of(made.policy)
             opponent = await sampler_of(made.opponent) if made.opponent else None
             if not folder.begun:
                 folder.begin(to_toml(made.config), _facts(made))
-            work = _Evaluation(made, folder, watch, players.meter)
+            work = _Evaluation(made, folder, watch, pool.meter)
             try:
                 measure = await work.play(policy, opponent)
             finally:
@@ -308,8 +308,8 @@ def _facts(made: EvalPlan) -> dict[str, Any]:
     }
 
 
-def _weights(who: Player | None) -> str | None:
-    """A hash of a player's adapter, which training may change; base models are taken to stay what they are."""
+def _weights(who: ModelRef | None) -> str | None:
+    """A hash of a model's adapter, which training may change; base models are taken to stay what they are."""
     if who is None or who.adapter is None:
         return None
     path = weights_of(who.adapter)

@@ -21,7 +21,7 @@ from peergrad.measure.grades import truth_of
 from peergrad.measure.preflight import Gate, Sample, finite, gates
 from peergrad.reward.rewards import Truth
 from peergrad.runs.evaluation import EvalWatcher
-from peergrad.runs.players import Players, pace, policy_of
+from peergrad.runs.model_pool import ModelPool, batching, policy_of
 from peergrad.runs.training import load_engine, plan_run
 
 
@@ -74,15 +74,15 @@ async def check(
     api = api or ApiConfig()
     who = policy_of(config.engine)
     trainer = None
-    async with Players(config.engine, api, config.keep.seed, watch.say) as players, contextlib.AsyncExitStack() as opened:
+    async with ModelPool(config.engine, api, config.keep.seed, watch.say) as pool, contextlib.AsyncExitStack() as opened:
         if who.url is None:
             watch.say(f"loading {config.engine.model}")
             trainer = await asyncio.to_thread(load, config, watch.say)
             opened.push_async_callback(trainer.close)
-            batcher = Batcher(await trainer.sampler(), **pace(config.engine))
+            batcher = Batcher(await trainer.sampler(), **batching(config.engine))
             sampler: Sampler = await opened.enter_async_context(batcher)
         else:
-            sampler = await players.sampler(who)
+            sampler = await pool.sampler(who)
         alone = Direct(agents=3, max_tokens=config.debate.max_tokens, temperature=0.7)
         answers = await _play("answers", alone, asked, sampler, watch) if made.task.known else Played((), {}, 0.0)
         debates = await _play("debates", made.protocol, asked, sampler, watch)

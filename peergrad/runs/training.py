@@ -32,7 +32,7 @@ from peergrad.runs.folder import Progress, Run
 from peergrad.runs.held_out import debated, direct
 from peergrad.runs.loggers import Loggers, open_loggers
 from peergrad.runs.lost import Lost
-from peergrad.runs.players import check_service, pace, tinker_engine
+from peergrad.runs.model_pool import batching, check_service, tinker_engine
 from peergrad.runs.skipped import Skipped
 from peergrad.runs.watch import Nobody, Watcher
 from peergrad.settings import flat, from_file, to_toml
@@ -284,7 +284,7 @@ class _Training:
             self.plan.protocol,
             self.plan.batch,
             done=self.watch.debate,
-            **pace(self.config.engine),
+            **batching(self.config.engine),
         )
 
         async def rollout(index: int, sampler: Sampler) -> Played:

@@ -1,8 +1,9 @@
-"""Requests that come as JSON, read and checked. Whoever sends them may send anything."""
+"""JSON requests, parsed and checked: a client may send anything."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,108 +12,110 @@ import numpy as np
 
 from peergrad.debate.fields import Field
 from peergrad.engines.local.engine import AdamRules
-from peergrad.engines.local.sample.sampler import Start
-from peergrad.serve.refusals import Missing
-from peergrad.serve.store import About
+from peergrad.engines.local.sample.sampler import CompletionRequest
+from peergrad.serve.checkpoints import CheckpointId, ModelInfo
+from peergrad.serve.errors import NotFoundError
 
-MOST_SAMPLES = 1024
-_MOST_STOPS = 64
-_MOST_NOTES = 16_384  # characters
-_LONGEST_S = 10 * 366 * 24 * 3600  # ten years
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
-_PATH = re.compile(
-    r"tinker://([A-Za-z0-9][A-Za-z0-9_.-]{0,127})/(weights|sampler_weights)/([A-Za-z0-9][A-Za-z0-9_.-]{0,127})"
-)
+MAX_SAMPLES = 1024
+_MAX_STOPS = 64
+_MAX_NOTES = 16_384  # characters
+_MAX_TTL_S = 10 * 366 * 24 * 3600  # ten years
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
+_PATH = re.compile(rf"tinker://({_NAME})/(weights|sampler_weights)/({_NAME})")
+_ADAM_DEFAULTS = {
+    "learning_rate": 1e-4,
+    "beta1": 0.9,
+    "beta2": 0.95,
+    "eps": 1e-12,
+    "weight_decay": 0.0,
+    "grad_clip_norm": 0.0,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a model can take."""
+    """What the model accepts."""
 
     vocabulary: int
     context: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Wish:
-    """A request to sample, and how many of the prompt's last tokens are to be scored; None: that was not asked for."""
+class SampleRequest:
+    """A client's request: several samples of one prompt.
+
+    ``prompt_logprobs`` is how many of the prompt's last tokens to score; None if the client did not ask for scores.
+    """
 
     sampler: str
     number: int
-    starts: list[Start]
-    scored: int | None
+    samples: list[CompletionRequest]
+    prompt_logprobs: int | None
 
 
-def name(field: Field) -> str:
+def checkpoint_name(field: Field) -> str:
     """A name that can be a folder's."""
-    if not _NAME.fullmatch(field.text()):
+    if not re.fullmatch(_NAME, field.text()):
         field.wrong(f"{field.shown} is no name; give at most 128 letters, digits, '_', '-' and '.', a letter or digit first")
     return field.text()
 
 
-def saved(field: Field) -> tuple[str, str, str]:
-    """The model, kind and name in the path of a checkpoint."""
-    found = _PATH.fullmatch(field.text())
-    if not found:
+def checkpoint_id(field: Field) -> CheckpointId:
+    """The checkpoint that a path names."""
+    match = _PATH.fullmatch(field.text())
+    if not match:
         field.wrong(f"{field.shown} is no checkpoint; give tinker://MODEL/weights/NAME")
-    return found[1], found[2], found[3]
+    return CheckpointId(*match.groups())
 
 
-def known(base: Field, model: str) -> None:
-    """Refuse another model than the one served."""
+def check_base_model(base: Field, model: str) -> None:
+    """Refuse another model than the one that is served."""
     if base.text() != model:
-        raise Missing(f"there is no model {base.shown} here; this server has {model}")
+        raise NotFoundError(f"there is no model {base.shown} here; this server has {model}")
 
 
-def about(request: Field, model: str) -> About:
-    """What a new policy is to be."""
-    known(request["base_model"], model)
+def model_info(request: Field, model: str) -> ModelInfo:
+    """The policy that a request to create one describes."""
+    check_base_model(request["base_model"], model)
     lora = request.get("lora_config", {}).object()
     if request.get("optimizer_config", {}).object().get("type", "adamw").value != "adamw":
         request["optimizer_config"].wrong("this server has Adam alone")
     mlp, attention = (lora.get(part, True).flag() for part in ("train_mlp", "train_attn"))
     if not (mlp or attention):
         lora.wrong("train_mlp and train_attn are both false, which leaves nothing to train")
-    return About(model, lora.get("rank", 32).whole(1, 1024), mlp, attention, _notes(request))
+    return ModelInfo(model, lora.get("rank", 32).whole(1, 1024), mlp, attention, _notes(request))
 
 
 def _notes(request: Field) -> dict[str, str]:
-    given = request.get("user_metadata", None)
-    if given.value is None:
+    metadata = request.get("user_metadata", None)
+    if metadata.value is None:
         return {}
-    notes = {key: given.get(key).text() for key in given.names()}
-    if len(json.dumps(notes)) > _MOST_NOTES:
-        given.wrong(f"is too long; give at most {_MOST_NOTES} characters")
+    notes = {key: metadata.get(key).text() for key in metadata.names()}
+    if len(json.dumps(notes)) > _MAX_NOTES:
+        metadata.wrong(f"is too long; give at most {_MAX_NOTES} characters")
     return notes
 
 
-def seconds(request: Field) -> int | None:
-    """How long something is to be kept; None: for ever."""
+def ttl_seconds(request: Field) -> int | None:
+    """The time to live of a checkpoint; None: for ever."""
     ttl = request.get("ttl_seconds", None)
-    return None if ttl.value is None else ttl.whole(1, _LONGEST_S)
+    return None if ttl.value is None else ttl.whole(1, _MAX_TTL_S)
 
 
-def adam(request: Field) -> AdamRules:
-    """How to make an update; only Adam is there."""
+def adam_rules(request: Field) -> AdamRules:
+    """The settings of an update."""
     if "optimizer_params" in request:
         request["optimizer_params"].wrong("this server has Adam alone; send adam_params")
-    given = request["adam_params"].object()
-    most = given.get("grad_clip_norm", 0.0).number(0)
-    betas = [given.get(name, usual).number(0) for name, usual in (("beta1", 0.9), ("beta2", 0.95))]
-    if max(betas) >= 1:
-        given.wrong("beta1 and beta2 must be below 1")
-    return AdamRules(
-        lr=given.get("learning_rate", 1e-4).number(0),
-        beta1=betas[0],
-        beta2=betas[1],
-        eps=given.get("eps", 1e-12).number(0),
-        weight_decay=given.get("weight_decay", 0.0).number(0),
-        **({"max_norm": most} if most else {}),
-    )
+    params = request["adam_params"].object()
+    numbers = {name: params.get(name, default).number(0) for name, default in _ADAM_DEFAULTS.items()}
+    if max(numbers["beta1"], numbers["beta2"]) >= 1:
+        params.wrong("beta1 and beta2 must be below 1")
+    lr, clip = numbers.pop("learning_rate"), numbers.pop("grad_clip_norm")
+    return AdamRules(lr=lr, max_norm=clip or math.inf, **numbers)
 
 
-def wish(request: Field, limits: Limits, ends: frozenset[int], fresh: str) -> Wish:
-    """A request to sample. ``fresh`` names the random numbers of one that brings no seed."""
+def sample_request(request: Field, limits: Limits, end_tokens: frozenset[int], default_seed: str) -> SampleRequest:
+    """A request to sample. ``default_seed`` is used if the client sends none."""
     for unknown in ("topk_prompt_logprobs", "topk_sample_logprobs", "prompt_alt_tokens_k"):
         if request.get(unknown, 0).value:
             request[unknown].wrong("this server gives the log-probabilities of the tokens themselves alone; leave it out")
@@ -124,24 +127,26 @@ def wish(request: Field, limits: Limits, ends: frozenset[int], fresh: str) -> Wi
     prompt_T, params = np.array(tokens, np.int32), request["sampling_params"].object()
     if params.get("top_k", -1).value not in (-1, None) or params.get("top_p", 1).value not in (1, None):
         params.wrong("top_k and top_p are not offered: what is trained on must be sampled from the whole distribution")
-    stop, token_ends = _stops(params.get("stop", None), ends, limits.vocabulary)
-    room = limits.context - len(tokens)
-    most, seed = params.get("max_tokens", None), params.get("seed", None)
-    wanted = room if most.value is None else min(room, most.whole(1))
-    who = fresh if seed.value is None else f"seed {seed.whole(-(2**63), 2**64)}"
+    stop, end_tokens = _stops(params.get("stop", None), end_tokens, limits.vocabulary)
+    limit, seed = params.get("max_tokens", None), params.get("seed", None)
+    max_tokens = limits.context - len(tokens)
+    if limit.value is not None:
+        max_tokens = min(max_tokens, limit.whole(1))
+    seed_text = default_seed if seed.value is None else f"seed {seed.whole(-(2**63), 2**64)}"
     temperature = params.get("temperature", 1.0).number(0)
-    starts = [
-        Start(prompt_T, wanted, temperature, stop, token_ends, f"{who}\n{index}")
-        for index in range(request.get("num_samples", 1).whole(1, MOST_SAMPLES))
+    samples = [
+        CompletionRequest(prompt_T, max_tokens, temperature, stop, end_tokens, f"{seed_text}\n{index}")
+        for index in range(request.get("num_samples", 1).whole(1, MAX_SAMPLES))
     ]
-    return Wish(request["sampling_session_id"].text(), request["seq_id"].whole(0), starts, _scored(request, len(tokens)))
+    sampler, number = request["sampling_session_id"].text(), request["seq_id"].whole(0)
+    return SampleRequest(sampler, number, samples, _prompt_logprobs(request, len(tokens)))
 
 
-def _scored(request: Field, tokens: int) -> int | None:
+def _prompt_logprobs(request: Field, tokens: int) -> int | None:
     if not request.get("prompt_logprobs", None).value:
         return None
     last = request.get("prompt_logprobs_last_n", None)
-    return tokens - 1 if last.value is None else min(last.whole(1), tokens - 1)  # nothing comes before the first
+    return tokens - 1 if last.value is None else min(last.whole(1), tokens - 1)  # the first token has no context
 
 
 def _text_chunk(chunk: Field, vocabulary: int) -> list[int]:
@@ -150,19 +155,20 @@ def _text_chunk(chunk: Field, vocabulary: int) -> list[int]:
     return chunk["tokens"].wholes(0, vocabulary - 1)
 
 
-def _stops(given: Field, ends: frozenset[int], vocabulary: int) -> tuple[tuple[str, ...], frozenset[int]]:
-    """Texts and tokens that end a reply. None: the model's own; an empty list: nothing, not even those."""
-    if given.value is None:
-        return (), ends
-    if isinstance(given.value, str):
-        return _texts([given]), ends
-    if not given.items():
+def _stops(stop: Field, end_tokens: frozenset[int], vocabulary: int) -> tuple[tuple[str, ...], frozenset[int]]:
+    """Texts and tokens that end a reply. None: the model's own end tokens; an empty list: nothing, not even those."""
+    if stop.value is None:
+        return (), end_tokens
+    if isinstance(stop.value, str):
+        return _texts([stop]), end_tokens
+    stops = stop.items()
+    if not stops:
         return (), frozenset()
-    if len(given.items()) > _MOST_STOPS:
-        given.wrong(f"has {len(given.items())} entries; give at most {_MOST_STOPS}")
-    if isinstance(given.items()[0], str):
-        return _texts(list(given)), ends
-    return (), ends | frozenset(given.wholes(0, vocabulary - 1))
+    if len(stops) > _MAX_STOPS:
+        stop.wrong(f"has {len(stops)} entries; give at most {_MAX_STOPS}")
+    if isinstance(stops[0], str):
+        return _texts(list(stop)), end_tokens
+    return (), end_tokens | frozenset(stop.wholes(0, vocabulary - 1))
 
 
 def _texts(fields: Sequence[Field]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Results as they are sent: JSON, or protobuf messages of the tinker package."""
+"""Results in the form in which they are sent: JSON, or protobuf messages of the tinker package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from tinker.proto import tinker_public_pb2 as pb
 
 from peergrad.debate.types import Floats, Ids
-from peergrad.engines.local.sample.sampler import Sampled
+from peergrad.engines.local.sample.sampler import Completion
 from peergrad.engines.local.train.backward import Gradient
 
 PROTOBUF = "application/x-protobuf"
@@ -19,7 +19,7 @@ PROTOBUF = "application/x-protobuf"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The answer to a request, as it is sent."""
+    """The body of a response and its media type."""
 
     body: bytes
     media: str = "application/json"
@@ -29,31 +29,31 @@ class Result:
         return Result(json.dumps(fields).encode())
 
 
-def taught(made: Gradient) -> Result:
-    """The loss, and the log-probabilities of the targets."""
-    lengths = np.cumsum([0, *(4 * len(one) for one in made.logprobs)], dtype=np.int64)
+def gradient_result(gradient: Gradient) -> Result:
+    """The loss and the log-probabilities of the targets."""
+    offsets = np.cumsum([0, *(4 * len(logprobs_T) for logprobs_T in gradient.logprobs)], dtype=np.int64)
     column = pb.BatchedTensor(
-        data=np.concatenate(made.logprobs).astype("<f4").tobytes(),
-        offsets=lengths.astype("<i8").tobytes(),
+        data=np.concatenate(gradient.logprobs).astype("<f4").tobytes(),
+        offsets=offsets.astype("<i8").tobytes(),
         dtype=pb.DTYPE_FLOAT32,
     )
-    record = pb.ArrayRecord(type_tag="ArrayRecord", fields={"logprobs": column}, num_datums=len(made.logprobs))
+    record = pb.ArrayRecord(type_tag="ArrayRecord", fields={"logprobs": column}, num_datums=len(gradient.logprobs))
     output = pb.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord", loss_fn_outputs=[record])
-    output.metrics["loss:sum"] = made.loss
+    output.metrics["loss:sum"] = gradient.loss
     return Result(output.SerializeToString(), PROTOBUF)
 
 
-def sampled(made: Sequence[Sampled], prompt_T: Ids, scores_T: Floats | None) -> Result:
-    """What was sampled, and the log-probabilities of the prompt's last tokens if they were asked for."""
+def sample_result(completions: Sequence[Completion], prompt_T: Ids, logprobs_T: Floats | None) -> Result:
+    """The completions, and the log-probabilities of the prompt's last tokens if they were asked for."""
     response = pb.SampleResponse()
-    for one in made:
+    for completion in completions:
         response.sequences.add(
-            stop_reason=pb.STOP_REASON_STOP if one.ended else pb.STOP_REASON_LENGTH,
-            tokens=np.array(one.ids, "<i4").tobytes(),
-            logprobs=np.array(one.logprobs, "<f4").tobytes(),
+            stop_reason=pb.STOP_REASON_STOP if completion.ended else pb.STOP_REASON_LENGTH,
+            tokens=np.array(completion.ids, "<i4").tobytes(),
+            logprobs=np.array(completion.logprobs, "<f4").tobytes(),
         )
-    if scores_T is not None:
-        shown_T = np.full(len(prompt_T), np.nan, "<f4")
-        shown_T[len(prompt_T) - len(scores_T) :] = scores_T
-        response.prompt_logprobs = shown_T.tobytes()
+    if logprobs_T is not None:
+        padded_T = np.full(len(prompt_T), np.nan, "<f4")
+        padded_T[len(prompt_T) - len(logprobs_T) :] = logprobs_T
+        response.prompt_logprobs = padded_T.tobytes()
     return Result(response.SerializeToString(), PROTOBUF)

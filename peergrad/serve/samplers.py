@@ -1,4 +1,4 @@
-"""Samplers by their ids, and what is asked of them. Each is of the same weights for ever."""
+"""The samplers of all sessions, and requests to sample. The weights of a sampler never change."""
 
 from __future__ import annotations
 
@@ -10,132 +10,130 @@ import numpy as np
 
 from peergrad.debate.fields import Field
 from peergrad.engines.local.sample.sampler import LocalSampler
-from peergrad.serve.learning import Learner
-from peergrad.serve.promises import Promises
-from peergrad.serve.refusals import Busy, Missing
-from peergrad.serve.requests import Wish, known, name, saved, seconds
-from peergrad.serve.results import Result, sampled
-from peergrad.serve.sampling import Desk
+from peergrad.serve.batching import RequestBatcher
+from peergrad.serve.checkpoints import CheckpointId, CheckpointStore
+from peergrad.serve.errors import BusyError, NotFoundError
+from peergrad.serve.futures import Futures
+from peergrad.serve.policy import Policy
+from peergrad.serve.requests import SampleRequest, check_base_model, checkpoint_id, checkpoint_name, ttl_seconds
+from peergrad.serve.results import Result, sample_result
+from peergrad.serve.sampler_cache import SamplerCache
 from peergrad.serve.sessions import Sessions
-from peergrad.serve.store import Store
-from peergrad.serve.weights import Weights
 
-_MOST_WAITING = 4096
+_MAX_PENDING = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Sampler:
-    """Whose a sampler is and what it is of: the base model, weights in memory alone, or a checkpoint.
-
-    ``name`` is that of the weights: a key in memory, or the checkpoint's path.
-    """
+class SamplerInfo:
+    """The session of a sampler and the weights it samples with: the base model's, some in memory, or a checkpoint's."""
 
     session: str
-    of: Literal["base", "memory", "checkpoint"]
-    name: str | None = None
+    weights: Literal["base", "memory", "checkpoint"]
+    key: str | None = None
+    """The key in ``SamplerCache``; None for the base model."""
 
     @property
     def path(self) -> str | None:
-        """Of the checkpoint, if it is of one."""
-        return self.name if self.of == "checkpoint" else None
+        """The path of the checkpoint, if it samples with one."""
+        return self.key if self.weights == "checkpoint" else None
 
 
 class Samplers:
-    """Those of the sessions that live."""
+    """Samplers by their ids."""
 
-    def __init__(self, weights: Weights, store: Store, sessions: Sessions, promises: Promises) -> None:
-        self._weights, self._store, self._sessions, self._promises = weights, store, sessions, promises
-        self._desk = Desk()
-        self._by_id: dict[str, Sampler] = {}
-        self._under_way: dict[str, set[asyncio.Task[None]]] = {}
+    def __init__(self, cache: SamplerCache, store: CheckpointStore, sessions: Sessions, futures: Futures) -> None:
+        self._cache, self._store, self._sessions, self._futures = cache, store, sessions, futures
+        self._batcher = RequestBatcher()
+        self._samplers: dict[str, SamplerInfo] = {}
+        self._tasks: dict[str, set[asyncio.Task[None]]] = {}  # by session
 
-    def end(self, session: str) -> None:
-        """Let go of a session's samplers, and do no more of what was asked of them."""
-        theirs = {id: sampler for id, sampler in self._by_id.items() if sampler.session == session}
-        for id in theirs:
-            del self._by_id[id]
-        in_memory = {sampler.name for sampler in theirs.values() if sampler.of == "memory"}
-        for unused in in_memory - {sampler.name for sampler in self._by_id.values()}:
-            self._weights.drop(str(unused))
-        for task in self._under_way.pop(session, set()):
+    def end_session(self, session: str) -> None:
+        """Drop a session's samplers and cancel their requests."""
+        ended = {id: sampler for id, sampler in self._samplers.items() if sampler.session == session}
+        for id in ended:
+            del self._samplers[id]
+        in_memory = {sampler.key for sampler in ended.values() if sampler.weights == "memory"}
+        for unused in in_memory - {sampler.key for sampler in self._samplers.values()}:
+            self._cache.remove(str(unused))
+        for task in self._tasks.pop(session, set()):
             task.cancel()
 
-    def part(self, path: str) -> None:
-        """Samplers of a checkpoint that is gone keep their weights, in memory alone: its name may come to mean others."""
-        ids = [id for id, sampler in self._by_id.items() if sampler.path == path]
+    def detach(self, path: str) -> None:
+        """Let samplers of a removed checkpoint keep their weights in memory: its path may come to mean other weights."""
+        ids = [id for id, sampler in self._samplers.items() if sampler.path == path]
         if not ids:
-            self._weights.drop(path)
+            self._cache.remove(path)
             return
         for id in ids:
-            self._by_id[id] = replace(self._by_id[id], of="memory", name=ids[0])
-        self._weights.rename(path, ids[0])
+            self._samplers[id] = replace(self._samplers[id], weights="memory", key=ids[0])
+        self._cache.rename(path, ids[0])
 
-    async def keep(self, request: Field, learner: Learner) -> Result:
-        """Keep a policy's weights to sample with: under a name on disk, or in memory as long as its session lives."""
+    async def save(self, request: Field, policy: Policy) -> Result:
+        """Save a policy's weights to sample with: as a checkpoint if named, else in memory until its session ends."""
         kind, path = "save_weights_for_sampler", request.get("path", None)
         if path.value is not None:
-            where = (learner.id, "sampler_weights", name(path))
-            ttl = seconds(request)
-            kept = await self._store.save(*where, learner.about, learner.save, overwrite=False, ttl=ttl)
-            return Result.json(path=kept, type=kind)
-        id = f"{learner.id}-live-{request['seq_id'].value}"
-        made = await learner.sampler()
-        self._sessions.hear(learner.session)  # it may have ended meanwhile
-        self._weights.hold(id, made)
-        self._by_id[id] = Sampler(learner.session, "memory", id)
-        return Result.json(sampling_session_id=id, type=kind)
+            id = CheckpointId(policy.id, "sampler_weights", checkpoint_name(path))
+            saved = await self._store.save(id, policy.info, policy.save, ttl=ttl_seconds(request))
+            return Result.json(path=saved, type=kind)
+        key = f"{policy.id}-live-{request['seq_id'].value}"
+        sampler = await policy.sampler()
+        self._sessions.touch(policy.session)  # it may have ended meanwhile
+        self._cache.add(key, sampler)
+        self._samplers[key] = SamplerInfo(policy.session, "memory", key)
+        return Result.json(sampling_session_id=key, type=kind)
 
-    async def make(self, request: Field, model: str) -> str:
-        """A sampler of the base model, ``model``, or of weights kept under a name."""
+    async def create(self, request: Field, model: str) -> str:
+        """Create a sampler of the base model, ``model``, or of a checkpoint. Returns its id."""
         session, path = request["session_id"].text(), request.get("model_path", None)
-        self._sessions.hear(session)
+        self._sessions.touch(session)
         id = f"{session}-sampler-{request['sampling_session_seq_id'].whole(0)}"
         if path.value is None:
-            known(request["base_model"], model)
-            self._by_id[id] = Sampler(session, "base")
+            check_base_model(request["base_model"], model)
+            self._samplers[id] = SamplerInfo(session, "base")
             return id
-        if saved(path)[1] != "sampler_weights":
+        checkpoint = checkpoint_id(path)
+        if checkpoint.kind != "sampler_weights":
             path.wrong("is for training; save it with save_weights_for_sampler to sample with it")
-        await asyncio.to_thread(self._store.find, *saved(path))  # what is in memory may have expired
-        await self._weights.loaded(path.text())
-        self._sessions.hear(session)  # it may have ended meanwhile
-        self._by_id[id] = Sampler(session, "checkpoint", path.text())
+        await asyncio.to_thread(self._store.find, checkpoint)  # one in the cache may have expired
+        await self._cache.load(path.text())
+        self._sessions.touch(session)  # it may have ended meanwhile
+        self._samplers[id] = SamplerInfo(session, "checkpoint", path.text())
         return id
 
-    def find(self, id: str) -> Sampler:
+    def find(self, id: str) -> SamplerInfo:
         """A sampler by its id."""
-        if id not in self._by_id:
-            raise Missing(f"there is no sampler {id!r}; its session has ended, or the server was started anew")
-        return self._by_id[id]
+        if id not in self._samplers:
+            raise NotFoundError(f"there is no sampler {id!r}; its session has ended, or the server was restarted")
+        return self._samplers[id]
 
-    async def sample(self, wanted: Wish) -> tuple[str, list[str]]:
-        """Have something sampled: the ids of the request and of what it will give."""
-        found = self.find(wanted.sampler)
-        self._sessions.hear(found.session)
-        promise = f"{wanted.sampler}.{wanted.number}"
-        ids = [f"{promise}.{index}" for index in range(len(wanted.starts))]
-        if promise in self._promises:
-            return promise, ids
-        if self._promises.waiting >= _MOST_WAITING:
-            raise Busy(f"{_MOST_WAITING} requests are waiting")
-        sampler = await self._loaded(found)
-        self._sessions.hear(found.session)  # it may have ended meanwhile
-        if promise not in self._promises:  # the same request may have come a second time meanwhile
-            task = self._promises.start(promise, lambda: self._sample(sampler, wanted))
-            tasks = self._under_way.setdefault(found.session, set())
+    async def sample(self, request: SampleRequest) -> tuple[str, list[str]]:
+        """Begin to sample. Returns the ids of the request and of its samples."""
+        info = self.find(request.sampler)
+        self._sessions.touch(info.session)
+        id = f"{request.sampler}.{request.number}"
+        sample_ids = [f"{id}.{index}" for index in range(len(request.samples))]
+        if id in self._futures:
+            return id, sample_ids
+        if self._futures.pending >= _MAX_PENDING:
+            raise BusyError(f"{_MAX_PENDING} requests are waiting")
+        sampler = await self._loaded(info)
+        self._sessions.touch(info.session)  # it may have ended meanwhile
+        if id not in self._futures:  # the client may have sent it again meanwhile
+            task = self._futures.start(id, lambda: self._sample(sampler, request))
+            tasks = self._tasks.setdefault(info.session, set())
             tasks.add(task)
             task.add_done_callback(tasks.discard)
-        return promise, ids
+        return id, sample_ids
 
-    async def _loaded(self, sampler: Sampler) -> LocalSampler:
-        if sampler.name is None:
-            return self._weights.base
-        return self._weights.held(sampler.name) if sampler.of == "memory" else await self._weights.loaded(sampler.name)
+    async def _loaded(self, info: SamplerInfo) -> LocalSampler:
+        if info.key is None:
+            return self._cache.base
+        return self._cache.get(info.key) if info.weights == "memory" else await self._cache.load(info.key)
 
-    async def _sample(self, sampler: LocalSampler, wanted: Wish) -> Result:
-        prompt_T, scores_T = wanted.starts[0].prompt_T, None
-        if wanted.scored is not None:
-            scores_T = np.zeros(0, np.float32)
-            if wanted.scored:
-                scores_T = (await self._desk.score(sampler, prompt_T))[-wanted.scored :]
-        return sampled(await self._desk.sample(sampler, wanted.starts), prompt_T, scores_T)
+    async def _sample(self, sampler: LocalSampler, request: SampleRequest) -> Result:
+        prompt_T, logprobs_T = request.samples[0].prompt_T, None
+        if request.prompt_logprobs is not None:
+            logprobs_T = np.zeros(0, np.float32)
+            if request.prompt_logprobs:
+                logprobs_T = (await self._batcher.logprobs(sampler, prompt_T))[-request.prompt_logprobs :]
+        return sample_result(await self._batcher.sample(sampler, request.samples), prompt_T, logprobs_T)

@@ -1,4 +1,4 @@
-"""Who is there. The id of all that belongs to a session begins with the session's own and a hyphen."""
+"""Sessions of clients. Ids of what belongs to a session begin with the session's id and a hyphen."""
 
 from __future__ import annotations
 
@@ -7,72 +7,62 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from peergrad.serve.refusals import Busy, Missing
+from peergrad.serve.errors import BusyError, NotFoundError
 
-_SILENT_S = 300.0  # a session that is not heard of for so long has ended; clients say every ten seconds that they live
-_STALE_S = 30.0  # and if its room is needed, after so long
-_MOST = 256
+_IDLE_S = 300.0  # clients send a heartbeat every ten seconds
+_IDLE_UNDER_PRESSURE_S = 30.0
+_MAX_SESSIONS = 256
 
 
 @dataclass(slots=True)
 class _Session:
-    key: str | None
-    heard: float
+    idempotency_key: str | None
+    last_seen: float
 
 
 class Sessions:
-    """Those that live. ``let_go`` is told of each that ends."""
+    """Sessions that are alive. ``on_end`` is called with the id of each session that ends."""
 
-    def __init__(self, let_go: Callable[[str], None]) -> None:
-        self._let_go = let_go
+    def __init__(self, on_end: Callable[[str], None]) -> None:
+        self._on_end = on_end
         self._alive: dict[str, _Session] = {}
-        self._keys: dict[str, str] = {}
+        self._by_key: dict[str, str] = {}
 
-    def __contains__(self, id: str) -> bool:
-        return id in self._alive
-
-    def begin(self, key: str | None) -> str:
-        """A new session; while it lives, the same key begins the same one."""
-        if key and key in self._keys:
-            self.hear(self._keys[key])
-            return self._keys[key]
-        if len(self._alive) >= _MOST:
-            self.make_room()
-        if len(self._alive) >= _MOST:
-            raise Busy(f"there are {_MOST} sessions; end some")
+    def create(self, idempotency_key: str | None) -> str:
+        """The id of a new session, or of the living one that was created with the same key."""
+        if idempotency_key and idempotency_key in self._by_key:
+            self.touch(self._by_key[idempotency_key])
+            return self._by_key[idempotency_key]
+        if len(self._alive) >= _MAX_SESSIONS:
+            self.end_idle(under_pressure=True)
+        if len(self._alive) >= _MAX_SESSIONS:
+            raise BusyError(f"there are {_MAX_SESSIONS} sessions; end some")
         id = secrets.token_hex(8)
-        self._alive[id] = _Session(key, time.monotonic())
-        if key:
-            self._keys[key] = id
+        self._alive[id] = _Session(idempotency_key, time.monotonic())
+        if idempotency_key:
+            self._by_key[idempotency_key] = id
         return id
 
-    def hear(self, id: str) -> None:
-        """A session lives. ``Missing``: it has ended."""
+    def touch(self, id: str) -> None:
+        """Note that a session is in use. Raises ``NotFoundError`` if it has ended."""
         if id not in self._alive:
-            raise Missing(f"there is no session {id!r}; it has ended, or the server was started anew")
-        self._alive[id].heard = time.monotonic()
+            raise NotFoundError(f"there is no session {id!r}; it has ended, or the server was restarted")
+        self._alive[id].last_seen = time.monotonic()
 
-    def hear_of(self, thing: str) -> None:
-        """Somebody asks for something by its id: the session it belongs to lives, if it has not ended."""
-        if session := self._alive.get(thing.partition("-")[0]):
-            session.heard = time.monotonic()
+    def touch_owner(self, id: str) -> None:
+        """Note that the session to which this request, model or sampler belongs is in use, if it is alive."""
+        if session := self._alive.get(id.partition("-")[0]):
+            session.last_seen = time.monotonic()
 
     def end(self, id: str) -> None:
-        """Let go of all that a session has in memory. Checkpoints stay."""
+        """Free all that a session has in memory. Its checkpoints stay."""
         if session := self._alive.pop(id, None):
-            if session.key:
-                del self._keys[session.key]
-            self._let_go(id)
+            if session.idempotency_key:
+                del self._by_key[session.idempotency_key]
+            self._on_end(id)
 
-    def sweep(self) -> None:
-        """End those not heard of for long."""
-        self._end_silent(_SILENT_S)
-
-    def make_room(self) -> None:
-        """End those not heard of lately."""
-        self._end_silent(_STALE_S)
-
-    def _end_silent(self, seconds: float) -> None:
-        now = time.monotonic()
-        for id in [id for id, session in self._alive.items() if now - session.heard > seconds]:
+    def end_idle(self, *, under_pressure: bool = False) -> None:
+        """End sessions that are idle; under pressure, also those that have been idle for a shorter time."""
+        deadline = time.monotonic() - (_IDLE_UNDER_PRESSURE_S if under_pressure else _IDLE_S)
+        for id in [id for id, session in self._alive.items() if session.last_seen < deadline]:
             self.end(id)

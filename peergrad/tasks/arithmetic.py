@@ -14,8 +14,9 @@ from typing import Literal
 from peergrad.debate.contract import said
 from peergrad.debate.errors import UserError
 from peergrad.debate.protocols import Parallel
+from peergrad.debate.style import BOXED, last_boxed
 from peergrad.debate.types import Debate, Question
-from peergrad.tasks.base import UNANSWERED, Grade, last_boxed
+from peergrad.tasks.base import UNANSWERED, Grade
 from peergrad.tasks.numbers import as_number
 
 LEVELS = 5
@@ -50,7 +51,7 @@ class Arithmetic:
             # A fifth of all sums, the same ones whatever the seed, is kept for evaluation.
             held_out = random.Random(text).random() < 0.2
             if held_out == (self.split == "eval"):
-                return Question(f"{self.split}-{index}", f"What is {text}?", str(answer), "boxed", self.name)
+                return Question(f"{self.split}-{index}", f"What is {text}?", str(answer), BOXED, self.name)
 
     def grade(self, question: Question, solution: str) -> Grade:
         """By what is boxed; without a box, by the last whole number there is."""

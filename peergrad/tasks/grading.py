@@ -6,8 +6,9 @@ import functools
 import hashlib
 import re
 
+from peergrad.debate.style import last_boxed
 from peergrad.debate.types import Question
-from peergrad.tasks.base import TIMED_OUT, UNANSWERED, Grade, last_boxed
+from peergrad.tasks.base import TIMED_OUT, UNANSWERED, Grade
 from peergrad.tasks.latex import flat
 from peergrad.tasks.numbers import as_amount
 from peergrad.tasks.pool import Pool, installed
@@ -38,17 +39,17 @@ def grade(question: Question, solution: str) -> Grade:
     return _compared(question.answer, boxed)
 
 
-def answer_name(solution: str) -> str | None:
-    """What is in the last ``\\boxed{}``, normalised so that equal numbers and equal words have one name, where nobody knows
-    the right answer to compare with; ``None`` without a box.
+def answer_name(question: Question, solution: str) -> str | None:
+    """The answer that the question's style finds, normalised so that equal numbers and equal words have one name, where
+    nobody knows the right answer to compare with; ``None`` if it finds none.
 
-    Example: ``answer_name("\\boxed{1,000.0}") == answer_name("\\boxed{1000}")``
+    Example: ``answer_name(question, "\\boxed{1,000.0}") == answer_name(question, "\\boxed{1000}")``
     """
-    boxed = last_boxed(solution)
-    if not boxed:
+    answer = question.style.answer(solution)
+    if not answer:
         return None
-    amount = as_amount(boxed, named=True) if len(boxed) <= _LONGEST else None
-    return str(amount.value) if amount else _text(boxed)
+    amount = as_amount(answer, named=True) if len(answer) <= _LONGEST else None
+    return str(amount.value) if amount else _text(answer)
 
 
 def needs_math(gold: str) -> bool:

@@ -1,4 +1,4 @@
-"""A debate as lines for people. Words of models are made harmless and marked: no line of theirs passes for ours."""
+"""A debate as lines of text. Words of models are made harmless and marked: no line of theirs passes for ours."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from peergrad.debate.quote import visible
 from peergrad.debate.types import Debate, Protocol, Turn, Usage
 from peergrad.measure.ending import Ending, Final, seat_name
 from peergrad.reward.tally import Vote
+from peergrad.terminal.text import money
 
 _MARK = "  │ "
 
@@ -46,8 +47,8 @@ class Page:
     def folded(self, text: str, width: int) -> Iterable[Text]:
         """Text as lines that are safe to print, no wider than this on a terminal."""
         for line in text.rstrip().strip("\r\n").splitlines():
-            made = Text(visible(line))
-            yield from made.wrap(self.console, max(10, width)) if self.folds else [made]
+            safe = Text(visible(line))
+            yield from safe.wrap(self.console, max(10, width)) if self.folds else [safe]
 
 
 def print_turn(page: Page, protocol: Protocol, turn: Turn, round_: int, model: str = "") -> None:
@@ -110,6 +111,8 @@ def outcome(end: Ending) -> str:
         return alone if len(winners) > 1 or count == 1 else f"{why}. One of {count} agents gives an answer:"
     if not any(final.solution for final in finals):
         return "There is no winner: no reply could be read."
+    if not (style := end.debate.question.style).find:
+        return f"There is no winner. {why}, and answers in the style {style.name!r} can't be compared."
     if not any(final.answer for final in finals):
         return f"There is no winner. {why}, and answers can only be compared in boxes (--style boxed)."
     return f"There is no winner. {why}, and no answer was given more often than the others."
@@ -126,10 +129,9 @@ def one_line(end: Ending) -> str:
 
 def took(used: Usage, usd: float, seconds: float | None, replies: int) -> str:
     """What it took, in a sentence."""
-    money = f", ${usd:,.4f}" if usd else ""
     time = f", {seconds:,.1f} s" if seconds is not None else ""
-    said = "1 reply" if replies == 1 else f"{replies} replies"
-    return f"{said}, {used.prompt:,} tokens read and {used.sampled:,} sampled{money}{time}"
+    count = "1 reply" if replies == 1 else f"{replies} replies"
+    return f"{count}, {used.prompt:,} tokens read and {used.sampled:,} sampled{money(usd)}{time}"
 
 
 def _ballot(debate: Debate, voter: int, votes: Sequence[Vote]) -> list[str]:
@@ -137,10 +139,10 @@ def _ballot(debate: Debate, voter: int, votes: Sequence[Vote]) -> list[str]:
     for vote in votes:
         if vote.author == voter:
             rounds.setdefault(vote.turn, []).append(_pair(vote.a, vote.op, vote.b))
-    said = [
+    ballots = [
         (f"round {debate.round(at) + 1}: " if voter < debate.agents else "") + ", ".join(of) for at, of in rounds.items()
     ]
-    return [seat_name(debate.protocol, voter), "; ".join(said) or "none"]
+    return [seat_name(debate.protocol, voter), "; ".join(ballots) or "none"]
 
 
 def _standing(debate: Debate, final: Final) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 
 from peergrad import Parallel, Question, UserError, play
 from peergrad.debate.types import Message, Tokens
-from peergrad.engines.local.model.chat import Chat
+from peergrad.engines.shared.chat import Chat
 from tests.helpers import short
 from tests.local.tiny import ENDS, SPECIAL, TEMPLATES, engine, tokenizer
 

@@ -12,12 +12,12 @@ from peft import PeftModel
 
 from peergrad import UserError
 from peergrad.engines.local.engine import Local
-from peergrad.engines.local.model.chat import Chat
 from peergrad.engines.local.model.decoder import Decoder
 from peergrad.engines.local.model.hf_model import ForeignDecoder
 from peergrad.engines.local.model.loading import forward, load
 from peergrad.engines.local.model.lora import Lora, LoraRules
 from peergrad.engines.local.train.backward import gradient
+from peergrad.engines.shared.chat import Chat
 from peergrad.learn.datums import Datum
 from tests.local.test_training import DATA, reference, trained_engine
 from tests.local.tiny import FOREIGN, ask, engine, model, tokenizer

@@ -12,7 +12,7 @@ from peergrad.engines.local import engine as engines
 from peergrad.engines.local.engine import Local
 from peergrad.engines.local.model.memory import ran_out
 from peergrad.engines.local.sample import cache, state
-from peergrad.engines.local.sample.sampler import Wanted, _start
+from peergrad.engines.local.sample.sampler import QueuedRequest, _render
 from peergrad.engines.local.train import backward
 from tests.local.test_training import DATA, cpu_is_full, gpu_is_full, trained_engine
 from tests.local.tiny import ask, engine
@@ -148,20 +148,23 @@ def test_one_that_does_not_fit_costs_its_own_ask(monkeypatch, full, plenty):
     assert local.generator.room._budget == local.generator.room._half  # the others are not made to pay for it
 
 
-def test_who_joined_is_not_lost(monkeypatch, plenty):
+def test_a_request_that_joined_is_not_lost(monkeypatch, plenty):
     local = engine(max_rows=8)
-    coming = [_start(one, local.chat, local.seed) for one in reversed(ASKS)]  # the longest first: all fit into its rows
-    told = []
+    arriving = _render(ASKS[::-1], local.chat, local.seed)  # the longest first: all fit into its rows
+    delivered = []
 
-    def more():
-        now = [coming.pop(0) for _ in coming[:2]]
-        return [Wanted(one, lambda made, one=one: told.append((one.prompt_T, made)), lambda: False) for one in now]
+    def poll():
+        now = [arriving.pop(0) for _ in arriving[:2]]
+        return [
+            QueuedRequest(request, lambda done, request=request: delivered.append((request.prompt_T, done)), lambda: False)
+            for request in now
+        ]
 
     calls = limited(monkeypatch, local.decoder, "hidden", gpu_is_full, lambda *_: len(calls) not in (6, 7, 23))
-    asyncio.run(local.base_sampler().flow(more))
+    asyncio.run(local.base_sampler().run_batch(poll))
     assert len(calls) > 23
-    assert not coming
-    assert [made.ids for _, made in sorted(told, key=lambda one: len(one[0]))] == plenty
+    assert not arriving
+    assert [completion.ids for _, completion in sorted(delivered, key=lambda item: len(item[0]))] == plenty
 
 
 def fits_alone(monkeypatch, local):

@@ -6,7 +6,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import PreTrainedTokenizerFast
 
 from peergrad.debate.types import Message, Tokens
-from peergrad.engines.local.model.chat import Chat
+from peergrad.engines.shared.chat import Chat
 
 LLAMA2 = (
     "<s>{% for m in messages %}{% if m.role == 'assistant' %} {{ m.content }} </s>{% else %}"

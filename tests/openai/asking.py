@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from peergrad.debate.types import Ask, Message
 from peergrad.engines.openai.engine import Api
-from peergrad.engines.openai.meter import Meter
 from peergrad.engines.openai.rules import ApiRules
+from peergrad.engines.shared.meter import Meter
 from tests.openai.server import Request, Response, Server
 
 STOP = "</comparison>"

@@ -10,8 +10,8 @@ from peergrad import EngineError, Parallel, Question, UserError, play_all
 from peergrad.debate.errors import Halted
 from peergrad.engines.openai.engine import Api
 from peergrad.engines.openai.faults import after
-from peergrad.engines.openai.meter import Meter, Spent
 from peergrad.engines.openai.rules import ApiRules
+from peergrad.engines.shared.meter import Meter, Spent
 from tests.helpers import short
 from tests.openai.asking import STOP, an_ask, asked
 from tests.openai.server import Response, Server, completion

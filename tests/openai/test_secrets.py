@@ -21,8 +21,8 @@ from peergrad.cli import main as cli
 from peergrad.config import ApiConfig
 from peergrad.engines.openai.engine import Api
 from peergrad.engines.openai.rules import ApiRules
-from peergrad.engines.openai.secrets import Secrets
-from peergrad.runs.players import Player, player
+from peergrad.engines.shared.secrets import Secrets
+from peergrad.runs.model_pool import ModelRef, model_ref
 from tests.debating.speaking import peergrad
 from tests.helpers import short
 from tests.openai.asking import an_ask
@@ -301,9 +301,9 @@ def test_a_key_given_for_its_variable_is_not_repeated(given):
 )
 def test_a_model_by_its_server_without_repeating_secrets(name):
     with pytest.raises(UserError, match=r"^(base_url|model): ") as caught:
-        player(name)
+        model_ref(name)
     assert "planted" not in str(caught.value)
-    assert player("org/m@HTTPS://host/v1") == Player("org/m", url="HTTPS://host/v1")
+    assert model_ref("org/m@HTTPS://host/v1") == ModelRef("org/m", url="HTTPS://host/v1")
 
 
 def test_a_badly_formatted_record_is_no_failure(logs):

@@ -22,7 +22,7 @@ from peergrad.engines.scripted import Scripted
 from peergrad.measure.result import compared
 from peergrad.runs.eval_folder import EvalFolder, read_result
 from peergrad.runs.evaluation import evaluate, plan
-from peergrad.runs.players import Player, player
+from peergrad.runs.model_pool import ModelRef, model_ref
 from peergrad.runs.training import train_run
 from peergrad.settings import changed
 from peergrad.tasks.arithmetic import Arithmetic
@@ -214,7 +214,7 @@ def test_other_modes(tmp_path):
     wrong = Scripted(lambda ask: short("Agent 0 = Agent 1", "\\boxed{-1}"))
 
     async def sampler_of(who):
-        return wrong if who == Player("other") else Scripted(knows)
+        return wrong if who == ModelRef("other") else Scripted(knows)
 
     result = asyncio.run(evaluate(made, tmp_path / "roles", Nobody(), result_text, sampler_of))
     assert result["accuracy"]["role-averaged/opponents"][0] == 0
@@ -411,12 +411,12 @@ def test_players(tmp_path):
     settings = changed(preset("demo"), small | {"out": tmp_path / "run", "eval_questions": 0, "eval_debates": 0}, "test")
     run = asyncio.run(train_run(settings))
     newest = run.path / "checkpoints" / "step_000001"
-    assert player(str(run.path)) == Player(str(PARROT), newest)
-    assert player(str(newest)) == Player(str(PARROT), newest)
-    assert player("smollm2") == Player("smollm2")
+    assert model_ref(str(run.path)) == ModelRef(str(PARROT), newest)
+    assert model_ref(str(newest)) == ModelRef(str(PARROT), newest)
+    assert model_ref("smollm2") == ModelRef("smollm2")
     shown = peergrad("export", run.path, "--to", tmp_path / "adapter")
     assert shown.returncode == 0, shown.stderr
-    assert player(str(tmp_path / "adapter")) == Player(str(PARROT), tmp_path / "adapter")
+    assert model_ref(str(tmp_path / "adapter")) == ModelRef(str(PARROT), tmp_path / "adapter")
     made = peergrad("eval", "--model", run.path, "--mode", "role-averaged", "--questions", 2, "--threads", 1)
     assert made.returncode == 0, made.stderr
     assert "policy, over all seats" in made.stdout
@@ -428,4 +428,4 @@ def test_players(tmp_path):
     assert result["settings"]["max_tokens"] == 16  # as the run was trained
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
     with pytest.raises(UserError, match="no adapter that can be read"):
-        player(str(tmp_path / "adapter"))
+        model_ref(str(tmp_path / "adapter"))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from peergrad.debate.protocols import Parallel, Sequential
+from peergrad.debate.style import last_boxed
 from peergrad.debate.transcript import dump, load
 from peergrad.learn.advantages import advantages
 from peergrad.learn.credit import credit
@@ -15,7 +16,7 @@ from peergrad.measure.grades import final_grades, truth, turn_grades
 from peergrad.measure.metrics import answer_metrics, debate_metrics
 from peergrad.measure.quality import vote_quality
 from peergrad.reward.rewards import RewardRules, score
-from peergrad.tasks.base import UNANSWERED, Grade, last_boxed
+from peergrad.tasks.base import UNANSWERED, Grade
 from tests.helpers import full, parallel, played, sequential, short
 
 NONE3 = ["N/A"] * 3

@@ -68,7 +68,7 @@ def test_files(tmp_path):
     (tmp_path / "open.jsonl").write_text('{"question": "Write a poem."}\n')
     essay = read_questions(tmp_path / "open.jsonl")
     assert not essay.known
-    assert essay[0].style == "open"
+    assert essay[0].style.name == "open"
     train, held = open_task(str(tmp_path / "x.jsonl"), TaskRules(question_field="q", answer_field="a"), held_out=1)
     assert (len(train), len(held)) == (2, 1)
 

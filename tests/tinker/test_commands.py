@@ -19,7 +19,7 @@ from peergrad.debate.types import Debate
 from peergrad.engines.tinker.engine import Tinker
 from peergrad.engines.tinker.rules import TinkerRules
 from peergrad.runs.folder import Run
-from peergrad.runs.players import Players, player
+from peergrad.runs.model_pool import ModelPool, model_ref
 from peergrad.runs.training import plan
 from peergrad.settings import changed
 from tests.runs.killing import PARROT
@@ -114,9 +114,9 @@ def test_other_mistakes(done, monkeypatch, tmp_path):
         monkeypatch.setenv("TINKER_BASE_URL", "https://elsewhere.example/")
         assert settings_of(str(run), None).engine.base_url == "https://elsewhere.example"
         monkeypatch.delenv("TINKER_BASE_URL")
-    here = Players(EngineConfig(), ApiConfig(), 0)
+    here = ModelPool(EngineConfig(), ApiConfig(), 0)
     with pytest.raises(UserError, match="are of the engine tinker; give engine tinker"):
-        asyncio.run(here.sampler(player(str(done[0] / "run"))))
+        asyncio.run(here.sampler(model_ref(str(done[0] / "run"))))
 
 
 def test_a_frozen_opponent_holds_the_other_seats(done, server):

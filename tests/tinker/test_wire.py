@@ -18,20 +18,20 @@ from safetensors.torch import load_file
 from starlette.responses import JSONResponse, Response
 
 from peergrad import UserError
-from peergrad.cli.serve import ServeConfig, serve
+from peergrad.cli.serve import ServeConfig, command
 from peergrad.debate.errors import EngineError
 from peergrad.debate.types import Ask, Message
 from peergrad.engines.local.engine import Local
-from peergrad.engines.local.model.chat import load_chat
 from peergrad.engines.local.model.lora import LoraRules
-from peergrad.engines.local.sample.sampler import Start
+from peergrad.engines.local.sample.sampler import CompletionRequest
+from peergrad.engines.shared.chat import load_chat
 from peergrad.engines.tinker.engine import Tinker
 from peergrad.engines.tinker.rules import TinkerRules
 from peergrad.learn import losses
 from peergrad.learn.datums import Datum
-from peergrad.serve.sampling import Desk
+from peergrad.serve.batching import RequestBatcher
 from tests.runs.killing import PARROT
-from tests.tinker.messages import PROTOBUF, adam, lesson
+from tests.serve.messages import PROTOBUF, forward_backward, optim_step
 from tests.tinker.processes import Server
 from tests.tinker.proxy import Proxy
 
@@ -290,16 +290,18 @@ def test_a_service_that_says_and_takes_less(server):
 
 
 def test_requests_are_sampled_together():
-    here, desk = Local.load_model(MODEL, threads=1), Desk()
+    here, batcher = Local.load_model(MODEL, threads=1), RequestBatcher()
     first, second = here.base_sampler(), asyncio.run(here.sampler())
 
     async def go():
-        starts = [Start(np.arange(20, 30, dtype=np.int32), 5, 1.0, (), frozenset(), str(i)) for i in range(20)]
-        return await asyncio.gather(*(desk.sample((first, second)[i % 2], [start]) for i, start in enumerate(starts)))
+        prompt_T = np.arange(20, 30, dtype=np.int32)
+        requests = [CompletionRequest(prompt_T, 5, 1.0, (), frozenset(), str(i)) for i in range(20)]
+        samplers = [(first, second)[i % 2] for i in range(20)]
+        return await asyncio.gather(*(batcher.sample(s, [r]) for s, r in zip(samplers, requests, strict=True)))
 
     made = asyncio.run(go())
     assert [len(one.ids) for (one,) in made] == [5] * 20
-    assert desk.batches == 2
+    assert batcher.batches == 2
 
 
 class Raw:
@@ -320,11 +322,11 @@ class Raw:
     def result(self, id):
         return self.post("retrieve_future", {"request_id": id})
 
-    def lesson(self, number, weight=1.0, **more):
-        return lesson(self.model, number, weight, **more)
+    def forward_backward(self, number, weight=1.0, **more):
+        return forward_backward(self.model, number, weight, **more)
 
-    def adam(self, number):
-        return adam(self.model, number)
+    def optim_step(self, number):
+        return optim_step(self.model, number)
 
     def saved(self, server, number):
         name = secrets.token_hex(4)
@@ -338,19 +340,19 @@ class Raw:
 
 def test_nothing_is_done_twice_and_everything_in_order(server):
     once, twice = Raw(server.url), Raw(server.url)
-    for body in (once.lesson(1), once.lesson(2, 0.5)):
+    for body in (once.forward_backward(1), once.forward_backward(2, 0.5)):
         once.post("forward_backward", body)
-    once.post("optim_step", once.adam(3))
+    once.post("optim_step", once.optim_step(3))
     expected, _ = once.saved(server, 4)
-    ids = [twice.post("forward_backward", twice.lesson(2, 0.5)).json()]  # a later part comes first
-    ids += [twice.post("optim_step", twice.adam(3)).json()]
-    ids += [twice.post("forward_backward", twice.lesson(1)).json() for _ in range(3)]
-    ids += [twice.post("optim_step", twice.adam(3)).json() for _ in range(3)]
+    ids = [twice.post("forward_backward", twice.forward_backward(2, 0.5)).json()]  # a later part comes first
+    ids += [twice.post("optim_step", twice.optim_step(3)).json()]
+    ids += [twice.post("forward_backward", twice.forward_backward(1)).json() for _ in range(3)]
+    ids += [twice.post("optim_step", twice.optim_step(3)).json() for _ in range(3)]
     assert len({one["request_id"] for one in ids}) == 3
     found, moments = twice.saved(server, 4)
     for _ in range(2):
         assert twice.result(ids[1]["request_id"]).json()["metrics"]["skipped"] == 0
-        twice.post("optim_step", twice.adam(3))
+        twice.post("optim_step", twice.optim_step(3))
     assert all(torch.equal(found[name], expected[name]) for name in expected)
     assert {float(value) for name, value in moments.items() if name.startswith("step.")} == {1.0}
     again, _ = twice.saved(server, 5)
@@ -360,15 +362,15 @@ def test_nothing_is_done_twice_and_everything_in_order(server):
 def test_a_gradient_that_is_not_whole_is_not_applied(server):
     raw = Raw(server.url)
     before, _ = raw.saved(server, 1)
-    raw.post("forward_backward", raw.lesson(2))
-    broken = raw.post("forward_backward", raw.lesson(3, loss_fn_config={"beta": 1.0}))
-    update = raw.post("optim_step", raw.adam(4))
+    raw.post("forward_backward", raw.forward_backward(2))
+    broken = raw.post("forward_backward", raw.forward_backward(3, loss_fn_config={"beta": 1.0}))
+    update = raw.post("optim_step", raw.optim_step(4))
     assert raw.result(broken.json()["request_id"]).json()["category"] == "user"
     assert "no update was made" in raw.result(update.json()["request_id"]).json()["error"]
     after, _ = raw.saved(server, 5)
     assert all(torch.equal(before[name], after[name]) for name in before)
-    raw.post("forward_backward", raw.lesson(6))
-    assert raw.result(raw.post("optim_step", raw.adam(7)).json()["request_id"]).json()["metrics"]["grad_norm"] > 0
+    raw.post("forward_backward", raw.forward_backward(6))
+    assert raw.result(raw.post("optim_step", raw.optim_step(7)).json()["request_id"]).json()["metrics"]["grad_norm"] > 0
 
 
 NONSENSE = [
@@ -458,19 +460,21 @@ def test_nonsense_trains_nothing(server):
     raw, rng, ids = Raw(server.url), random.Random(0), set()
     before, _ = raw.saved(server, 1)
     for number in range(2, 202):
-        body = raw.lesson(number)
+        body = raw.forward_backward(number)
         broken = bytearray(body[: rng.randrange(len(body))] if number % 6 == 0 else body)
         for _ in range(rng.randrange(1, 3) if broken else 0):
             broken[rng.randrange(len(broken))] = rng.randrange(256)
         answer = raw.post("forward_backward", bytes(broken))
         assert answer.status_code in (200, 404, 422)
         ids |= {answer.json()["request_id"]} if answer.status_code == 200 else set()
-        raw.post("forward_backward", raw.lesson(number, forward_only=True))  # the number comes, whatever became of the other
+        raw.post(
+            "forward_backward", raw.forward_backward(number, forward_only=True)
+        )  # the number comes, whatever became of the other
     results = [raw.result(id) for id in ids]
     refused = [one.json()["error"] for one in results if one.headers["content-type"] == "application/json"]
     assert len(results) > 60
     assert len(set(refused)) > 8  # they were read, and are wrong in many ways
-    update = raw.result(raw.post("optim_step", raw.adam(202)).json()["request_id"])
+    update = raw.result(raw.post("optim_step", raw.optim_step(202)).json()["request_id"])
     assert "no update was made, because a forward_backward before it failed" in update.json()["error"]
     after, _ = raw.saved(server, 203)
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -478,10 +482,10 @@ def test_nonsense_trains_nothing(server):
 
 def test_who_may_come_in(processes, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="PEERGRAD_SERVE_KEY"):
-        serve(ServeConfig(model=MODEL, host="0.0.0.0"))
+        command(ServeConfig(model=MODEL, host="0.0.0.0"))
     monkeypatch.setenv("PEERGRAD_SERVE_KEY", "secret")
     with pytest.raises(UserError, match="must begin with tml-"):
-        serve(ServeConfig(model=MODEL))
+        command(ServeConfig(model=MODEL))
     with Server(processes, tmp_path, "--max-models", "1", host=OTHER, PEERGRAD_SERVE_KEY="tml-right") as server:
         monkeypatch.setenv("TINKER_API_KEY", "tml-wrong")
         with pytest.raises(UserError, match=r"TINKER_API_KEY: .* does not accept the key"):

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.types import Ask, Tokens
-from peergrad.engines.local.model.chat import Chat, load_chat
 from peergrad.engines.local.model.forward import Forward
 from peergrad.engines.local.model.loading import load
 from peergrad.engines.local.model.lora import Lora, LoraRules
@@ -31,6 +30,7 @@ from peergrad.engines.local.sample.generate import Generator
 from peergrad.engines.local.sample.sampler import LocalSampler
 from peergrad.engines.local.sizes import Wishes, sizes
 from peergrad.engines.local.train.backward import Gradient, gradient
+from peergrad.engines.shared.chat import Chat, load_chat
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import Bounds, LossName, optim_metrics
 from peergrad.learn.trainer import NOT_FINITE, RETRIED, Fault, StepStats
@@ -73,7 +73,7 @@ class Local:
     ) -> None:
         """Of ``kv_gb``, ``max_rows`` and ``train_tokens`` what is not set is found by the memory there is (see ``sizes``).
 
-        ``share`` of that is this engine's, and ``policies`` will learn ``beside`` each other; ``train_tokens`` 0: none will.
+        ``share`` of that is this engine's, and ``policies`` will learn at the same time; ``train_tokens`` 0: none will.
         ``say`` is told what was found, and when memory runs out.
         """
         lora = lora or LoraRules()
@@ -96,8 +96,8 @@ class Local:
         self._adam = torch.optim.AdamW(list(self._lora.weights.values()), weight_decay=0.0)
         self._training, self._worker = threading.Lock(), ThreadPoolExecutor(1)
 
-    def beside(self, lora: LoraRules, seed: int) -> Local:
-        """Another policy on the same base model, which is in memory once; they sample in turn and learn apart."""
+    def new_policy(self, lora: LoraRules, seed: int) -> Local:
+        """Another policy on the same copy of the base model. Both sample in turn and are trained independently."""
         other = copy.copy(self)
         other._begin(lora, seed)
         return other

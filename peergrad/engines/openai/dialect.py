@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.types import Ask
 from peergrad.engines.openai.faults import Refused
 from peergrad.engines.openai.rules import ApiRules
+from peergrad.engines.shared.seeds import seed_of
 
 _KEEP_STOP = {"include_stop_str_in_output": True, "no_stop_trim": True}  # vLLM's and SGLang's word for the same
 # Nothing may stand between the model's distribution and the token drawn but the temperature (SPEC 6.7).
@@ -101,12 +101,6 @@ class Dialect:
             stream_usage=self.stream_usage and other.stream_usage,
             least_temperature=max(self.least_temperature, other.least_temperature),
         )
-
-
-def seed_of(ask: Ask, seed: int) -> int:
-    """The seed of an ask: the same for the same ask, another for any other."""
-    name = f"{seed}\n{ask.debate}\n{ask.agent}\n{ask.turn}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest(), "big") >> 1
 
 
 def _warmer(temperature: float, refused: Refused) -> float:

@@ -22,11 +22,12 @@ from peergrad.debate.types import Ask, Reply
 from peergrad.engines.openai.dialect import Dialect
 from peergrad.engines.openai.faults import Again, Complained, Complaint, Refused, judged
 from peergrad.engines.openai.hearing import Deaf, Hear, Hearing
-from peergrad.engines.openai.meter import Meter
 from peergrad.engines.openai.replies import Said, cut, open_section, reply
-from peergrad.engines.openai.rules import OPENAI, ApiRules, address, host, key
-from peergrad.engines.openai.secrets import Secrets
+from peergrad.engines.openai.rules import OPENAI, ApiRules, address, key
 from peergrad.engines.openai.slots import Slots
+from peergrad.engines.shared.addresses import host
+from peergrad.engines.shared.meter import Meter
+from peergrad.engines.shared.secrets import Secrets
 
 _PATH = "/chat/completions"
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0

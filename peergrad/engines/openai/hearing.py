@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from peergrad.debate.types import Ask, only_text
 from peergrad.engines.openai.replies import cut
-from peergrad.engines.openai.secrets import Secrets
+from peergrad.engines.shared.secrets import Secrets
 
 # (ask, the next piece of its reply; None: forget what you heard of it, it begins anew)
 Hear = Callable[[Ask, str | None], None]

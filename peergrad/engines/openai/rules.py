@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import urlsplit
 
 from peergrad.debate.errors import UserError
+from peergrad.engines.shared.addresses import check_address, check_variable, host
 
 OPENAI = "https://api.openai.com/v1"
 
@@ -63,29 +62,6 @@ class ApiRules:
             check_address(self.base_url, "base_url")
 
 
-def check_variable(name: str) -> None:
-    """Refuse what is no environment variable's name. It may be the key itself, so the sentence does not repeat it."""
-    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
-        raise UserError(
-            "key_env: is no name of an environment variable (capitals, digits and _); give the name, never the key itself"
-        )
-
-
-def check_address(url: str, where: str) -> None:
-    """Refuse an address that is none, or that carries a secret. The sentence never repeats what may be one."""
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        parts, host = None, None
-    if "@" in url:
-        raise UserError(f"{where}: has a user name or password in it; leave it out and put the key into the environment")
-    if parts is None or parts.scheme not in ("http", "https") or not host or re.search(r"[\s\x00-\x20]", url):
-        raise UserError(f"{where}: is no address of a server; give one such as http://localhost:8000/v1")
-    if parts.query or parts.fragment:
-        raise UserError(f"{where}: ends in ?… or #…; leave that out and put the key into the environment")
-
-
 def address(rules: ApiRules, environ: Mapping[str, str] = os.environ) -> str:
     """Where the server is."""
     if rules.base_url is not None:
@@ -104,8 +80,3 @@ def key(rules: ApiRules, environ: Mapping[str, str] = os.environ) -> str | None:
     if not found and (rules.key_env != "OPENAI_API_KEY" or host(address(rules, environ)) == host(OPENAI)):
         raise UserError(f"{rules.key_env}: is not set; put the key of {host(address(rules, environ))} into it")
     return found or None
-
-
-def host(url: str) -> str:
-    """Host and port of an address, for sentences."""
-    return urlsplit(url).netloc

@@ -21,7 +21,7 @@ import tinker
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
 from peergrad.debate.types import Ask, Floats, Tokens
-from peergrad.engines.local.model.chat import Chat, load_chat
+from peergrad.engines.shared.chat import Chat, load_chat
 from peergrad.engines.tinker.faults import Unknown
 from peergrad.engines.tinker.line import Line
 from peergrad.engines.tinker.rules import CHECKPOINT, TinkerRules, address, key

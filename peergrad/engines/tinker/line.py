@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from peergrad.debate.errors import EngineError, Halted, UserError
-from peergrad.engines.openai.secrets import Secrets
+from peergrad.engines.shared.secrets import Secrets
 from peergrad.engines.tinker.faults import LATER, meant, refused
 
 T = TypeVar("T")

@@ -6,11 +6,10 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from peergrad.debate.errors import UserError
-from peergrad.engines.openai.rules import check_address
+from peergrad.engines.shared.addresses import check_address, is_loopback
 
 KEY_ENV = "TINKER_API_KEY"
 HOSTED = "https://tinker.thinkingmachines.dev/services/tinker-prod"
@@ -47,18 +46,10 @@ def address(base_url: str | None, environ: Mapping[str, str] = os.environ) -> st
 def key(url: str, environ: Mapping[str, str] = os.environ) -> str:
     """The key. A server on this machine may need none, but the client insists on one."""
     found = environ.get(KEY_ENV, "").strip()
-    if not found and loopback(urlsplit(url).hostname or ""):
+    if not found and is_loopback(urlsplit(url).hostname or ""):
         return "tml-none"
     if not found:
         raise UserError(f"{KEY_ENV}: is not set; put the key of {urlsplit(url).netloc} into it")
     if not re.fullmatch(r"(tml-|eyJ)[\x21-\x7e]+", found):
         raise UserError(f"{KEY_ENV}: holds no key; one begins with tml- and has no spaces in it")
     return found
-
-
-def loopback(host: str) -> bool:
-    """Whether this is an address of this machine that no other can reach."""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 import tinker
@@ -10,7 +9,8 @@ import tinker
 from peergrad.debate.errors import EngineError
 from peergrad.debate.sampler import Answer, all_of
 from peergrad.debate.types import Ask, Reply, Tokens
-from peergrad.engines.local.model.chat import Chat
+from peergrad.engines.shared.chat import Chat
+from peergrad.engines.shared.seeds import seed_of
 from peergrad.engines.tinker.line import Line
 
 
@@ -32,7 +32,7 @@ class TinkerSampler:
             return EngineError(f"a prompt of {len(prompt_T)} tokens does not fit the model's context of {self._context}")
         params = tinker.SamplingParams(
             max_tokens=min(max(1, ask.max_tokens), room),
-            seed=_seed(ask, self._seed),
+            seed=seed_of(ask, self._seed),
             temperature=ask.temperature,
             # Not all services end a reply where its turn ends unless they are told to.
             stop=[*ask.stop, *self._ends] if ask.stop else sorted(self._chat.ends),
@@ -56,9 +56,3 @@ def _reply(made: tinker.SampleResponse, prompt: list[int], ask: Ask, chat: Chat)
     ended = ids[-1] in chat.ends or any(stop in text for stop in ask.stop)
     truncated = sequence.stop_reason == "length" and not ended
     return Reply(text, truncated, Tokens.of(prompt, ids, logprobs, starts, ask.temperature))
-
-
-def _seed(ask: Ask, seed: int) -> int:
-    """The ask's own, the same whoever else is being sampled. Not all services take more than 31 bits."""
-    name = f"{seed}\n{ask.debate}\n{ask.agent}\n{ask.turn}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest(), "big") >> 1

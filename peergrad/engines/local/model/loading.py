@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from peergrad.debate.errors import UserError
-from peergrad.engines.local.model.chat import first_line
 from peergrad.engines.local.model.decoder import Decoder
 from peergrad.engines.local.model.forward import Forward
 from peergrad.engines.local.model.hf_model import ForeignDecoder
 from peergrad.engines.local.model.memory import ran_out
+from peergrad.engines.shared.chat import first_line
 
 
 def load(folder: Path, device: str, dtype: torch.dtype) -> Forward:

@@ -32,19 +32,19 @@ _AHEAD = 4
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """One reply to sample: ``limit`` tokens at most, ended by a token of ``ends`` or by ``stopped`` of the tokens so far."""
+    """One reply to sample. It ends after ``limit`` tokens, with a token of ``end_tokens``, or when ``stopped`` says so."""
 
     prompt_T: Ids
     limit: int
     temperature: float
     uniforms_T: Floats
-    ends: frozenset[int]
+    end_tokens: frozenset[int]
     stopped: Callable[[list[int]], bool]
     ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
-    tell: Callable[[], None] = lambda: None
+    on_done: Callable[[], None] = lambda: None
     """Called when the reply is over, on the thread that samples."""
-    unwanted: Callable[[], bool] = lambda: False
+    cancelled: Callable[[], bool] = lambda: False
     """Whether nobody waits for the reply any more."""
     held: Held | None = None
     over: bool = False
@@ -62,7 +62,7 @@ class Job:
         if not self.over:
             self.ids.append(id)
             self.logprobs.append(logprob)
-            self.over = id in self.ends or len(self.ids) >= self.limit or self.stopped(self.ids)
+            self.over = id in self.end_tokens or len(self.ids) >= self.limit or self.stopped(self.ids)
 
     def again(self) -> Job:
         """The same with nothing done yet."""
@@ -149,8 +149,8 @@ class Generator:
             if not self.room.give_way():  # whoever has the one row there is does not fit, or who would have got it
                 job = (active or waiting).pop(0)
                 job.failed = why
-                job.tell()
-                job.tell = lambda: None  # it knows the job, and the job it
+                job.on_done()
+                job.on_done = lambda: None  # it knows the job, and the job it
                 self.room.restore()
 
     def _sample(
@@ -174,7 +174,7 @@ class Generator:
                 if more is not None:
                     here = [*active, *waiting]
                     waiting += more(lambda job, here=here: self.room.holds(state, job, here))
-                waiting[:] = [job for job in waiting if not job.unwanted()]
+                waiting[:] = [job for job in waiting if not job.cancelled()]
                 if self._spoiled and not active:
                     self._clean(state)
                 while waiting and len(active) < state.rows and not self._spoiled and not cancelled.is_set():
@@ -317,7 +317,7 @@ class Generator:
             for job, row in drawn.jobs:
                 job.take(ids[row], logprobs[row])
         for job in active:
-            job.over = job.over or job.unwanted()
+            job.over = job.over or job.cancelled()
         self._close(active, state)
 
     def _close(self, active: list[Job], state: State) -> None:
@@ -335,8 +335,8 @@ class Generator:
                 self._spoiled = True
             active.remove(job)
             job.held = None
-            job.tell()
-            job.tell = lambda: None  # it knows the job, and the job it
+            job.on_done()
+            job.on_done = lambda: None  # it knows the job, and the job it
             last = max(active, key=lambda other: other.row, default=None)
             if last is not None and last.row > row:
                 assert last.held is not None

@@ -17,35 +17,36 @@ import numpy as np
 from peergrad.debate.errors import EngineError
 from peergrad.debate.sampler import Answer
 from peergrad.debate.types import Ask, Floats, Ids, Reply, Tokens
-from peergrad.engines.local.model.chat import Chat
 from peergrad.engines.local.model.forward import Adapter
 from peergrad.engines.local.model.memory import FULL, ran_out
 from peergrad.engines.local.sample.generate import Job
 from peergrad.engines.local.train.scoring import logprobs
+from peergrad.engines.shared.chat import Chat
+from peergrad.engines.shared.seeds import seed_name
 
 if TYPE_CHECKING:
     from peergrad.engines.local.engine import Local
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Start:
-    """Tokens to go on from, and how: an ask once it is rendered.
+class CompletionRequest:
+    """A tokenized prompt and how to complete it.
 
-    A reply ends with a token of ``ends``, after a text of ``stop``, or after ``max_tokens``. The same ``name`` draws the
-    same random numbers.
+    A completion ends with a token of ``end_tokens``, after a text of ``stop``, or after ``max_tokens``. The same ``seed``
+    draws the same random numbers.
     """
 
     prompt_T: Ids
     max_tokens: int
     temperature: float
     stop: tuple[str, ...]
-    ends: frozenset[int]
-    name: str
+    end_tokens: frozenset[int]
+    seed: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sampled:
-    """What was sampled after a start, the end or stop included. ``ended``: it was not cut off by its limit."""
+class Completion:
+    """The sampled tokens, end token or stop text included. ``ended`` is false if the token limit cut it off."""
 
     ids: list[int]
     logprobs: list[float]
@@ -53,96 +54,92 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Wanted:
-    """Somebody's start, and whom to tell what came of it; ``None``: there is no room now, come again.
+class QueuedRequest:
+    """A request for a running batch. ``deliver`` gets its completion, or None if the batch has no room for it."""
 
-    ``left`` says whether whoever wanted it does no longer.
-    """
-
-    start: Start
-    tell: Callable[[Sampled | EngineError | None], None]
-    left: Callable[[], bool]
+    request: CompletionRequest
+    deliver: Callable[[Completion | EngineError | None], None]
+    cancelled: Callable[[], bool]
 
 
 class LocalSampler:
-    """Answers with the weights as they were when it was made. Many share one copy of the base model."""
+    """Samples with the weights as they were when it was created. All samplers share one copy of the base model."""
 
     def __init__(self, engine: Local, adapter: Adapter | None, weights: int) -> None:
         self._engine, self._adapter, self._weights = engine, adapter, weights
 
     async def sample(self, asks: Sequence[Ask]) -> Sequence[Answer]:
         chat = self._engine.chat
-        starts = await asyncio.to_thread(_starts, asks, chat, self._engine.seed)
-        made = await self.go_on(starts)
+        requests = await asyncio.to_thread(_render, asks, chat, self._engine.seed)
+        completions = await self.complete(requests)
         return [
-            one if isinstance(one, EngineError) else _reply(start, one, chat)
-            for start, one in zip(starts, made, strict=True)
+            completion if isinstance(completion, EngineError) else _reply(request, completion, chat)
+            for request, completion in zip(requests, completions, strict=True)
         ]
 
-    async def go_on(self, starts: Sequence[Start]) -> list[Sampled | EngineError]:
-        """What comes after each of these tokens."""
+    async def complete(self, requests: Sequence[CompletionRequest]) -> list[Completion | EngineError]:
+        """Sample a completion for each request."""
         cancelled = threading.Event()
         try:
-            return await asyncio.to_thread(self._go_on, starts, cancelled)
+            return await asyncio.to_thread(self._complete, requests, cancelled)
         finally:
-            cancelled.set()  # a thread can't be ended from outside: it looks at this between two tokens
+            cancelled.set()  # a thread can't be ended from outside: it checks this between tokens
 
-    async def flow(self, more: Callable[[], list[Wanted]]) -> None:
-        """Sample for all who are there and all who come while it lasts; each is told as soon as it is done.
+    async def run_batch(self, poll: Callable[[], list[QueuedRequest]]) -> None:
+        """Sample for all requests in the queue, and for those that arrive while it runs. Delivers each when it is done.
 
-        ``more`` gives those who have come since it was last asked. It is asked on another thread, and they are told on it.
-        The memory is laid out for those who came first.
+        ``poll`` returns the requests that arrived since the last call. It and ``deliver`` are called on another thread.
+        The first requests decide how long rows are.
         """
         cancelled = threading.Event()
         try:
-            await asyncio.to_thread(self._flow, more, cancelled)
+            await asyncio.to_thread(self._run_batch, poll, cancelled)
         finally:
             cancelled.set()
 
-    def _flow(self, more: Callable[[], list[Wanted]], cancelled: threading.Event) -> None:
-        generator = self._engine.generator
-
-        def jobs(fits: Callable[[Job], bool]) -> list[Job]:
-            made: list[Job] = []
-            for one in more():
-                job = self._checked(one.start)
+    def _run_batch(self, poll: Callable[[], list[QueuedRequest]], cancelled: threading.Event) -> None:
+        def arrivals(fits: Callable[[Job], bool]) -> list[Job]:
+            jobs: list[Job] = []
+            for queued in poll():
+                job = self._job(queued.request)
                 if isinstance(job, EngineError):
-                    one.tell(job)
+                    queued.deliver(job)
                 elif fits(job):
-                    job.tell = lambda one=one, job=job: one.tell(_sound(job))
-                    job.unwanted = one.left
-                    made.append(job)
+                    job.on_done = lambda queued=queued, job=job: queued.deliver(_finite_completion(job))
+                    job.cancelled = queued.cancelled
+                    jobs.append(job)
                 else:
-                    one.tell(None)
-            return made
+                    queued.deliver(None)
+            return jobs
 
         with self._engine.sampling:
-            generator.run(jobs(lambda _: True), self._adapter, self._weights, cancelled, jobs)
+            first = arrivals(lambda _: True)
+            self._engine.generator.run(first, self._adapter, self._weights, cancelled, arrivals)
 
-    def _checked(self, start: Start) -> Job | EngineError:
-        """A job, if the model and the memory can take it."""
-        engine = self._engine
-        job = _job(start, engine.chat, engine.decoder.shape.context)
-        if isinstance(job, Job) and not engine.generator.room.fits(len(job.prompt_T) + job.limit):
-            return EngineError(f"a dialogue of {len(job.prompt_T) + job.limit} tokens does not fit into kv_gb; raise it")
-        return job
-
-    def _go_on(self, starts: Sequence[Start], cancelled: threading.Event) -> list[Sampled | EngineError]:
-        jobs = [self._checked(start) for start in starts]
+    def _complete(self, requests: Sequence[CompletionRequest], cancelled: threading.Event) -> list[Completion | EngineError]:
+        jobs = [self._job(request) for request in requests]
         with self._engine.sampling:
-            runnable = [job for job in jobs if isinstance(job, Job)]
-            self._engine.generator.run(runnable, self._adapter, self._weights, cancelled)
-        return [
-            job
-            if isinstance(job, EngineError)
-            else EngineError("sampling was cancelled")
-            if cancelled.is_set()
-            else _sampled(job)
-            for job in jobs
-        ]
+            valid = [job for job in jobs if isinstance(job, Job)]
+            self._engine.generator.run(valid, self._adapter, self._weights, cancelled)
+        if cancelled.is_set():
+            return [EngineError("sampling was cancelled") for _ in jobs]
+        return [job if isinstance(job, EngineError) else _completion(job) for job in jobs]
+
+    def _job(self, request: CompletionRequest) -> Job | EngineError:
+        """The job of a request, if the model's context and the memory can hold it."""
+        engine, tokens = self._engine, len(request.prompt_T)
+        context = engine.decoder.shape.context
+        if tokens >= context:
+            return EngineError(f"a prompt of {tokens} tokens does not fit the model's context of {context}")
+        limit = min(max(1, request.max_tokens), context - tokens)
+        if not engine.generator.room.fits(tokens + limit):
+            return EngineError(f"a dialogue of {tokens + limit} tokens does not fit into kv_gb; raise it")
+        stopped = _stop_check(request.stop, engine.chat)
+        uniforms_T = _uniforms(request.seed, limit)
+        return Job(request.prompt_T, limit, request.temperature, uniforms_T, request.end_tokens, stopped)
 
     async def logprobs(self, ids_T: Ids) -> Floats:
-        """The log-probability of each of these tokens but the first, after those before it, at temperature 1."""
+        """The log-probability of each token but the first, given those before it, at temperature 1."""
         return await asyncio.to_thread(self._logprobs, ids_T)
 
     def _logprobs(self, ids_T: Ids) -> Floats:
@@ -158,37 +155,34 @@ class LocalSampler:
                     raise EngineError(f"out of memory while reading {len(ids_T)} tokens; give fewer ({why})")
 
 
-def _sound(job: Job) -> Sampled | EngineError:
+def _finite_completion(job: Job) -> Completion | EngineError:
     if job.failed is None and not math.isfinite(sum(job.logprobs)):
         return EngineError("the model gave a log-probability that is not finite")
-    return _sampled(job)
+    return _completion(job)
 
 
-def _sampled(job: Job) -> Sampled | EngineError:
+def _completion(job: Job) -> Completion | EngineError:
     if job.failed is not None:
         tokens = len(job.prompt_T) + job.limit
         return EngineError(f"out of memory while sampling {tokens} tokens by themselves; give fewer ({job.failed})")
-    return Sampled(job.ids, job.logprobs, job.ids[-1] in job.ends or job.stopped(job.ids))
+    return Completion(job.ids, job.logprobs, job.ids[-1] in job.end_tokens or job.stopped(job.ids))
 
 
-def _starts(asks: Sequence[Ask], chat: Chat, seed: int) -> list[Start]:
-    """Tokenizers let other threads run, and a GPU waits meanwhile."""
+def _render(asks: Sequence[Ask], chat: Chat, seed: int) -> list[CompletionRequest]:
+    """Asks as token requests, in threads: tokenizers release the GIL, and a GPU would wait meanwhile."""
+
+    def render(ask: Ask) -> CompletionRequest:
+        # The random numbers of an ask do not depend on what else is sampled.
+        prompt_T, own_seed = chat.prompt(ask.messages), seed_name(ask, seed)
+        return CompletionRequest(prompt_T, ask.max_tokens, ask.temperature, ask.stop, chat.ends, own_seed)
+
     with ThreadPoolExecutor(min(len(asks), os.cpu_count() or 1) or 1) as threads:
-        return list(threads.map(lambda ask: _start(ask, chat, seed), asks))
+        return list(threads.map(render, asks))
 
 
-def _start(ask: Ask, chat: Chat, seed: int) -> Start:
-    """An ask's own random numbers are the same whoever else is being sampled."""
-    name = f"{seed}\n{ask.debate}\n{ask.agent}\n{ask.turn}"
-    return Start(chat.prompt(ask.messages), ask.max_tokens, ask.temperature, ask.stop, chat.ends, name)
-
-
-def _job(start: Start, chat: Chat, context: int) -> Job | EngineError:
-    room = context - len(start.prompt_T)
-    if room < 1:
-        return EngineError(f"a prompt of {len(start.prompt_T)} tokens does not fit the model's context of {context}")
-    limit = min(max(1, start.max_tokens), room)
-    stops = [stop.encode() for stop in start.stop]
+def _stop_check(texts: tuple[str, ...], chat: Chat) -> Callable[[list[int]], bool]:
+    """A function that says whether tokens contain a stop text that the newest token completed."""
+    stops = [text.encode() for text in texts]
     longest = max(map(len, stops), default=0)
 
     def stopped(ids: list[int]) -> bool:
@@ -199,15 +193,15 @@ def _job(start: Start, chat: Chat, context: int) -> Job | EngineError:
         tail = b"".join(chat.piece(id) for id in ids[-longest - 1 :])
         return any(stop in tail for stop in stops)
 
-    return Job(start.prompt_T, limit, start.temperature, _uniforms(start.name, limit), start.ends, stopped)
+    return stopped
 
 
-def _reply(start: Start, made: Sampled, chat: Chat) -> Reply:
-    text, starts = chat.text(made.ids)
-    tokens = Tokens.of(start.prompt_T.tolist(), made.ids, made.logprobs, starts, start.temperature)
-    return Reply(text, not made.ended, tokens)
+def _reply(request: CompletionRequest, completion: Completion, chat: Chat) -> Reply:
+    text, starts = chat.text(completion.ids)
+    tokens = Tokens.of(request.prompt_T.tolist(), completion.ids, completion.logprobs, starts, request.temperature)
+    return Reply(text, not completion.ended, tokens)
 
 
-def _uniforms(name: str, count: int) -> Floats:
-    key = int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest(), "big")
+def _uniforms(seed: str, count: int) -> Floats:
+    key = int.from_bytes(hashlib.blake2b(seed.encode("utf-8", "surrogatepass"), digest_size=16).digest(), "big")
     return np.random.Generator(np.random.Philox(key=key)).random(count, np.float32)

@@ -9,8 +9,8 @@ import pytest
 
 from peergrad.debate.errors import EngineError
 from peergrad.engines.local.engine import Local
-from peergrad.engines.local.sample.sampler import Start
-from peergrad.serve.sampling import Desk
+from peergrad.engines.local.sample.sampler import CompletionRequest
+from peergrad.serve.batching import RequestBatcher
 from tests.runs.killing import PARROT
 
 
@@ -19,8 +19,8 @@ def local():
     return Local.load_model(str(PARROT), threads=1, max_rows=8)
 
 
-def start(name, tokens, prompt=10):
-    return Start(np.arange(20, 20 + prompt, dtype=np.int32), tokens, 1.0, (), frozenset(), name)
+def request(name, tokens, prompt=10):
+    return CompletionRequest(np.arange(20, 20 + prompt, dtype=np.int32), tokens, 1.0, (), frozenset(), name)
 
 
 async def begun(local):
@@ -32,17 +32,17 @@ async def begun(local):
         await asyncio.sleep(0.002)
 
 
-def ids(made):
-    return [one.ids for one in made]
+def ids(completions):
+    return [completion.ids for completion in completions]
 
 
 def test_who_comes_later_joins_and_leaves_first(local):
-    desk, sampler, order = Desk(), local.base_sampler(), []
+    batcher, sampler, order = RequestBatcher(), local.base_sampler(), []
 
     async def ask(name, tokens):
-        made = await desk.sample(sampler, [start(f"{name} {i}", tokens) for i in range(2)])
+        completions = await batcher.sample(sampler, [request(f"{name} {i}", tokens) for i in range(2)])
         order.append(name)
-        return ids(made)
+        return ids(completions)
 
     async def go():
         long = asyncio.create_task(ask("long", 600))
@@ -52,32 +52,32 @@ def test_who_comes_later_joins_and_leaves_first(local):
 
     long, short = asyncio.run(go())
     assert order[-1] == "long"
-    assert desk.batches == 1
+    assert batcher.batches == 1
     assert [len(one) for one in long] == [600, 600]
-    for i, made in enumerate(short):  # what is said does not depend on who else was there
-        alone = asyncio.run(sampler.go_on([start(f"short {i} {j}", 5) for j in range(2)]))
-        assert made == ids(alone)
+    for i, completions in enumerate(short):  # what is said does not depend on who else was there
+        alone = asyncio.run(sampler.complete([request(f"short {i} {j}", 5) for j in range(2)]))
+        assert completions == ids(alone)
 
 
 def test_nobody_is_kept_waiting_by_those_who_join(local):
-    desk, sampler, other = Desk(), local.base_sampler(), asyncio.run(local.sampler())
+    batcher, sampler, other = RequestBatcher(), local.base_sampler(), asyncio.run(local.sampler())
     stop = asyncio.Event()
 
     async def crowd(which):
         count = 0
         while not stop.is_set():
-            await desk.sample(sampler, [start(f"crowd {which} {count}", 40)])
+            await batcher.sample(sampler, [request(f"crowd {which} {count}", 40)])
             count += 1
         return count
 
     async def go():
         crowds = [asyncio.create_task(crowd(which)) for which in range(3)]
         await begun(local)
-        joined = desk.batches
-        await desk.sample(other, [start("other weights", 5)])
+        joined = batcher.batches
+        await batcher.sample(other, [request("other weights", 5)])
         # Longer than what memory was laid out for: it must wait for the next run, and gets one.
-        longer = await desk.sample(sampler, [start("longer", 1500, 300)])
-        scored = await desk.score(sampler, np.arange(20, 60, dtype=np.int32))
+        longer = await batcher.sample(sampler, [request("longer", 1500, 300)])
+        scored = await batcher.logprobs(sampler, np.arange(20, 60, dtype=np.int32))
         stop.set()
         return joined, longer, scored, await asyncio.gather(*crowds)
 
@@ -89,32 +89,32 @@ def test_nobody_is_kept_waiting_by_those_who_join(local):
 
 
 def test_who_leaves_costs_nobody_anything(local):
-    desk, sampler = Desk(), local.base_sampler()
+    batcher, sampler = RequestBatcher(), local.base_sampler()
 
     async def go():
-        leaving = asyncio.create_task(desk.sample(sampler, [start("leaving", 1500)]))
+        leaving = asyncio.create_task(batcher.sample(sampler, [request("leaving", 1500)]))
         await begun(local)
-        staying = asyncio.create_task(desk.sample(sampler, [start("staying", 20)]))
+        staying = asyncio.create_task(batcher.sample(sampler, [request("staying", 20)]))
         await asyncio.sleep(0)
         leaving.cancel()
-        made = await staying
-        alone = asyncio.create_task(desk.sample(sampler, [start("alone", 1500)]))
+        completions = await staying
+        alone = asyncio.create_task(batcher.sample(sampler, [request("alone", 1500)]))
         await asyncio.sleep(0.1)
         alone.cancel()  # the last: the run ends, and the next one begins
-        return made, await desk.sample(sampler, [start("next", 7)])
+        return completions, await batcher.sample(sampler, [request("next", 7)])
 
-    made, after = asyncio.run(asyncio.wait_for(go(), 60))
-    assert len(made[0].ids) == 20
+    completions, after = asyncio.run(asyncio.wait_for(go(), 60))
+    assert len(completions[0].ids) == 20
     assert len(after[0].ids) == 7
 
 
 def test_who_left_is_not_sampled_for(local):
-    desk, sampler = Desk(), local.base_sampler()
+    batcher, sampler = RequestBatcher(), local.base_sampler()
 
     async def go():
-        leaving = asyncio.create_task(desk.sample(sampler, [start(f"many {i}", 1500) for i in range(100)]))
+        leaving = asyncio.create_task(batcher.sample(sampler, [request(f"many {i}", 1500) for i in range(100)]))
         await begun(local)
-        staying = asyncio.create_task(desk.sample(sampler, [start("staying", 5)]))
+        staying = asyncio.create_task(batcher.sample(sampler, [request("staying", 5)]))
         await asyncio.sleep(0.01)
         leaving.cancel()
         before = local.generator.prefilled
@@ -126,22 +126,22 @@ def test_who_left_is_not_sampled_for(local):
 
 def test_a_number_that_is_not_finite_stays_with_its_request():
     few = Local.load_model(str(PARROT), threads=1, max_rows=2)
-    desk, sampler = Desk(), few.base_sampler()
+    batcher, sampler = RequestBatcher(), few.base_sampler()
     few.decoder.embedding = few.decoder.embedding.clone()
     few.decoder.embedding[400] = float("nan")
-    poisoned = Start(np.full(40, 400, np.int32), 30, 1.0, (), frozenset(), "poisoned")
+    poisoned = CompletionRequest(np.full(40, 400, np.int32), 30, 1.0, (), frozenset(), "poisoned")
 
     async def go():
-        long = asyncio.create_task(desk.sample(sampler, [start("long", 300)]))
+        long = asyncio.create_task(batcher.sample(sampler, [request("long", 300)]))
         await begun(few)
-        broken = asyncio.create_task(desk.sample(sampler, [poisoned]))
-        after = [asyncio.create_task(desk.sample(sampler, [start(f"after {i}", 30)])) for i in range(4)]
+        broken = asyncio.create_task(batcher.sample(sampler, [poisoned]))
+        after = [asyncio.create_task(batcher.sample(sampler, [request(f"after {i}", 30)])) for i in range(4)]
         return await asyncio.gather(long, broken, *after, return_exceptions=True)
 
     long, broken, *after = asyncio.run(asyncio.wait_for(go(), 60))
     assert isinstance(broken, EngineError)
-    for made in (long, *after):
-        assert np.isfinite(made[0].logprobs).all()
+    for completions in (long, *after):
+        assert np.isfinite(completions[0].logprobs).all()
 
 
 def test_memory_for_what_may_be_used_again_is_bounded():
@@ -156,27 +156,27 @@ def test_memory_for_what_may_be_used_again_is_bounded():
         live.append(sum(kv.numel() * kv.element_size() for one in clones if (kv := one()) is not None))
 
     shelf.park = parked
-    made = asyncio.run(small.base_sampler().go_on([start(f"one of many {i}", 40) for i in range(60)]))
-    assert len(made) == 60
+    completions = asyncio.run(small.base_sampler().complete([request(f"one of many {i}", 40) for i in range(60)]))
+    assert len(completions) == 60
     assert 0 < max(live) <= shelf.budget
 
 
 def test_a_failure_is_told_to_all_and_passes(local, monkeypatch):
-    desk, sampler = Desk(), local.base_sampler()
+    batcher, sampler = RequestBatcher(), local.base_sampler()
 
     async def go(name):
-        asks = (desk.sample(sampler, [start(f"{name} {i}", 5)]) for i in range(3))
+        asks = (batcher.sample(sampler, [request(f"{name} {i}", 5)]) for i in range(3))
         return await asyncio.gather(*asks, return_exceptions=True)
 
     with monkeypatch.context() as patched:
         patched.setattr(local.decoder, "hidden", lambda *_: (_ for _ in ()).throw(MemoryError("full")))
         assert all(isinstance(one, EngineError | MemoryError) for one in asyncio.run(go("failing")))
     assert [len(one[0].ids) for one in asyncio.run(go("working"))] == [5, 5, 5]
-    too_long = asyncio.run(asyncio.wait_for(_refused(desk, sampler), 20))
+    too_long = asyncio.run(asyncio.wait_for(_refused(batcher, sampler), 20))
     assert "does not fit the model's context" in str(too_long)
 
 
-async def _refused(desk, sampler):
+async def _refused(batcher, sampler):
     with pytest.raises(EngineError) as caught:
-        await desk.sample(sampler, [start("fine", 3), start("too long", 5, 3000)])
+        await batcher.sample(sampler, [request("fine", 3), request("too long", 5, 3000)])
     return caught.value

@@ -12,18 +12,18 @@ from safetensors.torch import load_file
 from tinker.proto import tinker_public_pb2 as pb
 
 from peergrad import UserError
-from peergrad.cli.serve import ServeConfig, _bound, serve
+from peergrad.cli.serve import ServeConfig, _bound, command
 from peergrad.engines.local.engine import Local
 from peergrad.runs import files
-from peergrad.serve import learning, promises, service, sessions
+from peergrad.serve import futures, policy, service, sessions
 from peergrad.serve.app import application
-from peergrad.serve.promises import Promises
-from peergrad.serve.refusals import Gone
+from peergrad.serve.checkpoints import CheckpointStore
+from peergrad.serve.errors import GoneError
+from peergrad.serve.futures import Futures
 from peergrad.serve.results import Result
-from peergrad.serve.service import ServeRules, Service
-from peergrad.serve.store import Store
+from peergrad.serve.service import Service
 from tests.runs.killing import PARROT
-from tests.tinker.messages import PROTOBUF, adam, add, lesson
+from tests.serve.messages import PROTOBUF, add, forward_backward, optim_step
 
 MODEL = str(PARROT)
 
@@ -89,9 +89,9 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def served(out, host="127.0.0.1", **rules):
+async def served(out, host="127.0.0.1", **limits):
     """A server, as a function that begins sessions."""
-    app = application(Service(engine(), ServeRules(model=MODEL, out=out, **rules)), None, loopback=host)
+    app = application(Service(engine(), MODEL, out, **limits), None, loopback=host)
     http = httpx.AsyncClient(
         transport=httpx.ASGITransport(app),
         base_url=f"http://{host}:8000/api/v1/",
@@ -139,7 +139,7 @@ def slow(monkeypatch, owner, name, seconds):
 
 
 def test_a_session_that_ends_leaves_no_policy(tmp_path, monkeypatch):
-    slow(monkeypatch, Local, "beside", 0.2)
+    slow(monkeypatch, Local, "new_policy", 0.2)
 
     async def go():
         async with served(tmp_path, max_models=1) as begin:
@@ -190,7 +190,7 @@ def test_a_session_that_ends_leaves_no_work(tmp_path):
 
 
 def test_a_session_nobody_hears_of_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr(sessions, "_SILENT_S", 0.5)
+    monkeypatch.setattr(sessions, "_IDLE_S", 0.5)
     monkeypatch.setattr(service, "_SWEEP_S", 0.05)
 
     async def go():
@@ -224,47 +224,51 @@ def test_a_session_is_begun_once_while_it_lives(tmp_path):
 
 
 def test_a_request_that_never_comes(tmp_path, monkeypatch):
-    monkeypatch.setattr(learning, "_MISSED_S", 0.3)
+    monkeypatch.setattr(policy, "_ARRIVAL_TIMEOUT_S", 0.3)
 
     async def go():
         async with served(tmp_path) as begin:
             one = await begin()
             model = await one.model()
             before = await one.weights(model, 1)
-            first = await one.asked("forward_backward", lesson(model, 2))
-            assert (await one.post("forward_backward", lesson(model, 3) + b"\xff")).status_code == 422  # and 3 never comes
-            update = await one.asked("optim_step", adam(model, 4))
-            ahead = await one.asked("forward_backward", lesson(model, 6))
+            first = await one.asked("forward_backward", forward_backward(model, 2))
+            assert (
+                await one.post("forward_backward", forward_backward(model, 3) + b"\xff")
+            ).status_code == 422  # and 3 never comes
+            update = await one.asked("optim_step", optim_step(model, 4))
+            ahead = await one.asked("forward_backward", forward_backward(model, 6))
             assert (await one.result(first)).headers["content-type"] == PROTOBUF["Content-Type"]
             for id in (update, ahead):
                 assert "request 3 did not come" in (await one.result(id)).json()["error"]
             for number in (3, 5):  # they come after all, and are not done
-                id = await one.asked("forward_backward", lesson(model, number))
+                id = await one.asked("forward_backward", forward_backward(model, number))
                 assert "was not done" in (await one.result(id)).json()["error"]
-            await one.asked("forward_backward", lesson(model, 7))
-            refused = await one.result(await one.asked("optim_step", adam(model, 8)))
+            await one.asked("forward_backward", forward_backward(model, 7))
+            refused = await one.result(await one.asked("optim_step", optim_step(model, 8)))
             assert "no update was made, because request 3 did not come" in refused.json()["error"]
             after = await one.weights(model, 9)
             assert all(torch.equal(before[name], after[name]) for name in before)
-            await one.asked("forward_backward", lesson(model, 10))
-            assert (await one.result(await one.asked("optim_step", adam(model, 11)))).json()["metrics"]["grad_norm"] > 0
+            await one.asked("forward_backward", forward_backward(model, 10))
+            assert (await one.result(await one.asked("optim_step", optim_step(model, 11)))).json()["metrics"][
+                "grad_norm"
+            ] > 0
 
     asyncio.run(go())
 
 
 def test_what_waits_for_its_turn_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(learning, "_AHEAD_BYTES", 700)
+    monkeypatch.setattr(policy, "_MAX_AHEAD_BYTES", 700)
 
     async def go():
         async with served(tmp_path) as begin:
             one = await begin()
             model = await one.model()
-            answers = [await one.post("forward_backward", lesson(model, number)) for number in range(6, 1, -1)]
+            answers = [await one.post("forward_backward", forward_backward(model, number)) for number in range(6, 1, -1)]
             assert [answer.status_code for answer in answers] == [200, 200, 429, 429, 429]
             for number in (1, 2, 3, 4):  # the one that is awaited always has room
-                await one.result(await one.asked("forward_backward", lesson(model, number)))
+                await one.result(await one.asked("forward_backward", forward_backward(model, number)))
             await one.result(answers[0].json()["request_id"])
-            assert (await one.result(await one.asked("optim_step", adam(model, 7)))).json()["metrics"]["skipped"] == 0
+            assert (await one.result(await one.asked("optim_step", optim_step(model, 7)))).json()["metrics"]["skipped"] == 0
 
     asyncio.run(go())
 
@@ -301,7 +305,7 @@ def test_a_slow_disk_stops_nobody(tmp_path, monkeypatch):
             async with answering(within=0.5):
                 assert await one.weights(model, 1)
             slow(monkeypatch, files, "remove", 0.8)
-            slow(monkeypatch, Store, "all", 0.8)
+            slow(monkeypatch, CheckpointStore, "all", 0.8)
             async with answering(within=0.5):
                 kept = f"training_runs/{model}/checkpoints"
                 assert len((await one.http.get(kept)).json()["checkpoints"]) == 1
@@ -334,8 +338,8 @@ def test_an_update_that_is_refused_uses_its_gradient_up(tmp_path):
             one = await begin()
             model, norms = await one.model(), []
             for number, rate in ((1, 1e-3), (3, -1.0), (5, 0.0)):
-                await one.asked("forward_backward", lesson(model, number))
-                body = adam(model, number + 1) | {"adam_params": {"learning_rate": rate}}
+                await one.asked("forward_backward", forward_backward(model, number))
+                body = optim_step(model, number + 1) | {"adam_params": {"learning_rate": rate}}
                 norms.append((await one.result(await one.asked("optim_step", body))).json())
             return norms
 
@@ -356,7 +360,7 @@ def test_an_update_that_is_refused_uses_its_gradient_up(tmp_path):
 )
 def test_settings_that_can_not_be(settings, sentence):
     with pytest.raises(UserError, match=sentence):
-        serve(ServeConfig(model=MODEL, **settings))
+        command(ServeConfig(model=MODEL, **settings))
 
 
 def test_results_are_kept_for_a_while(monkeypatch):
@@ -364,21 +368,21 @@ def test_results_are_kept_for_a_while(monkeypatch):
         return Result(b"x" * 100)
 
     async def go():
-        kept = Promises()
+        results = Futures()
         for id in ("a-1", "a-2"):
-            await kept.start(id, work)
-        kept.sweep()
-        assert (await kept.result("a-1", 0)).body == b"x" * 100
-        monkeypatch.setattr(promises, "_KEPT_BYTES", 250)
-        await kept.start("a-3", work)
-        with pytest.raises(Gone):
-            await kept.result("a-1", 0)
-        assert await kept.result("a-2", 0)
-        monkeypatch.setattr(promises, "_KEPT_S", 0.0)
+            await results.start(id, work)
+        results.expire()
+        assert (await results.result("a-1", 0)).body == b"x" * 100
+        monkeypatch.setattr(futures, "_MAX_RESULT_BYTES", 250)
+        await results.start("a-3", work)
+        with pytest.raises(GoneError):
+            await results.result("a-1", 0)
+        assert await results.result("a-2", 0)
+        monkeypatch.setattr(futures, "_RESULT_TTL_S", 0.0)
         await asyncio.sleep(0.01)
-        kept.sweep()
-        with pytest.raises(Gone):
-            await kept.result("a-3", 0)
+        results.expire()
+        with pytest.raises(GoneError):
+            await results.result("a-3", 0)
 
     asyncio.run(go())
 
@@ -387,7 +391,7 @@ def test_two_servers_on_one_port():
     with _bound("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
         with pytest.raises(UserError, match=f"can't listen at 127.0.0.1, port {port}"):
-            serve(ServeConfig(model="nothing/like-it", port=port))
+            command(ServeConfig(model="nothing/like-it", port=port))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "[::2]"])

@@ -1,4 +1,4 @@
-"""Training data, which comes as protobuf messages of the tinker package, read and checked. It may be anything."""
+"""Training data, parsed from protobuf messages of the tinker package and checked: a client may send anything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peergrad.learn.datums import Datum
 from peergrad.learn.losses import RATIO_BOUNDS, Bounds, LossName
 from peergrad.serve.requests import Limits
 
-# What each loss is given besides its targets.
+# What each loss takes besides its targets.
 _INPUTS: dict[LossName, tuple[str, ...]] = {
     "cross_entropy": ("weights",),
     "importance_sampling": ("logprobs", "advantages"),
@@ -27,16 +27,16 @@ _THRESHOLDS = ("clip_low_threshold", "clip_high_threshold")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lesson:
-    """Training data, and what is made of it; bounds of the ratios, for losses that have them."""
+class TrainingBatch:
+    """Data, the loss to compute on it, and the bounds of its ratios for losses that clip them."""
 
     data: list[Datum]
     loss: LossName
     bounds: Bounds | None
 
 
-def training(body: bytes) -> pb.ForwardBackwardRequest:
-    """A request to compute a loss, as it was sent."""
+def parse_forward_backward(body: bytes) -> pb.ForwardBackwardRequest:
+    """The message in a request's body; its content is not checked yet."""
     request = pb.ForwardBackwardRequest()
     try:
         request.ParseFromString(body)
@@ -45,51 +45,51 @@ def training(body: bytes) -> pb.ForwardBackwardRequest:
     return request
 
 
-def lesson(request: pb.ForwardBackwardRequest, limits: Limits) -> Lesson:
-    """What it asks for, checked."""
+def training_batch(request: pb.ForwardBackwardRequest, limits: Limits) -> TrainingBatch:
+    """The batch of a request, checked."""
     loss: LossName | None = next((known for known in _INPUTS if known == request.loss_fn), None)
     if loss is None:
         raise UserError(f"loss_fn: {request.loss_fn!r} is not known here; {nearest(request.loss_fn, tuple(_INPUTS))}")
     if not request.data:
         raise UserError("data: is empty")
-    data = [_datum(one, f"data[{i}]", loss, limits, request.forward_only) for i, one in enumerate(request.data)]
-    return Lesson(data, loss, _bounds(request, loss))
+    data = [_datum(datum, f"data[{i}]", loss, limits, request.forward_only) for i, datum in enumerate(request.data)]
+    return TrainingBatch(data, loss, _bounds(request, loss))
 
 
 def _bounds(request: pb.ForwardBackwardRequest, loss: LossName) -> Bounds | None:
-    usual = RATIO_BOUNDS.get(loss)
-    sent = {key: math.nan if value.HasField("text") else value.number for key, value in request.loss_fn_config_v2.items()}
-    sent = sent or dict(request.loss_fn_config)
-    for unknown in set(sent) - set(_THRESHOLDS if usual else ()):
+    defaults = RATIO_BOUNDS.get(loss)
+    config = {key: math.nan if value.HasField("text") else value.number for key, value in request.loss_fn_config_v2.items()}
+    config = config or dict(request.loss_fn_config)
+    for unknown in set(config) - set(_THRESHOLDS if defaults else ()):
         raise UserError(f"loss_fn_config, {unknown}: {loss} takes no such setting here")
-    if usual is None:
+    if defaults is None:
         return None
-    low, high = (sent.get(key, value) for key, value in zip(_THRESHOLDS, usual, strict=True))
+    low, high = (config.get(key, value) for key, value in zip(_THRESHOLDS, defaults, strict=True))
     if not 0 <= low <= high < math.inf:
         raise UserError(f"loss_fn_config: ratios from {low} to {high} are not possible; give numbers, 0 <= low <= high")
     return low, high
 
 
-def _datum(sent: pb.Datum, where: str, loss: LossName, limits: Limits, forward_only: bool) -> Datum:
+def _datum(message: pb.Datum, where: str, loss: LossName, limits: Limits, forward_only: bool) -> Datum:
     parts: list[np.ndarray] = []
-    for chunk in sent.model_input:
+    for chunk in message.model_input:
         if not chunk.HasField("encoded_text"):
             raise UserError(f"{where}.model_input: this server reads text alone; send chunks of encoded_text")
         parts.append(_numbers(chunk.encoded_text.tokens, np.dtype("<i4"), f"{where}.model_input"))
     inputs_T = np.concatenate(parts) if parts else np.zeros(0, np.int32)
-    size, inputs = len(inputs_T), sent.loss_fn_inputs
+    size, inputs = len(inputs_T), message.loss_fn_inputs
     if not 1 <= size <= limits.context:
         raise UserError(f"{where}.model_input: has {size} tokens; give 1 to {limits.context}, the context")
     for unknown in set(inputs) - {"target_tokens", *_INPUTS[loss]}:
         raise UserError(f"{where}.loss_fn_inputs.{unknown}: {loss} takes no such input")
     targets_T = _tensor(inputs, "target_tokens", size, where).astype(np.int64)
-    for what, ids_T in (("model_input", inputs_T), ("target_tokens", targets_T)):
+    for name, ids_T in (("model_input", inputs_T), ("target_tokens", targets_T)):
         if ids_T.min() < 0 or ids_T.max() >= limits.vocabulary:
-            raise UserError(f"{where}.{what}: has a token outside of 0 to {limits.vocabulary - 1}")
+            raise UserError(f"{where}.{name}: has a token outside of 0 to {limits.vocabulary - 1}")
     columns = {key: _tensor(inputs, key, size, where).astype(np.float32) for key in _INPUTS[loss]}
-    nothing = np.zeros(size, np.float32)
-    logprobs_T, advantages_T = columns.get("logprobs", nothing), columns.get("advantages", columns.get("weights", nothing))
-    # Where there is nothing to learn nothing is computed, unless the log-probabilities are all that is asked for.
+    zeros_T = np.zeros(size, np.float32)
+    logprobs_T, advantages_T = columns.get("logprobs", zeros_T), columns.get("advantages", columns.get("weights", zeros_T))
+    # Tokens without an advantage are not computed, unless the log-probabilities are all that is asked for.
     mask_T = np.full(size, forward_only) | (advantages_T != 0) | (logprobs_T != 0)
     return Datum(
         debate="",
@@ -111,17 +111,18 @@ def _tensor(inputs: Any, key: str, size: int, where: str) -> np.ndarray:
     where = f"{where}.loss_fn_inputs.{key}"
     if key not in inputs:
         raise UserError(f"{where}: is missing")
-    sent = inputs[key]
-    if sent.HasField("sparse_csr") or sent.dtype not in _DTYPES:
+    message = inputs[key]
+    if message.HasField("sparse_csr") or message.dtype not in _DTYPES:
         raise UserError(f"{where}: must be dense, of float32 or int64")
-    made = _numbers(sent.dense, _DTYPES[sent.dtype], where)
-    if len(made) != size or (list(sent.shape) not in ([], [size])):
-        raise UserError(f"{where}: has {len(made)} entries of shape {list(sent.shape)}; give one per token, {size}")
-    if not np.isfinite(made).all():
+    array = _numbers(message.dense, _DTYPES[message.dtype], where)
+    shape = list(message.shape)
+    if len(array) != size or shape not in ([], [size]):
+        raise UserError(f"{where}: has {len(array)} entries of shape {shape}; give one per token, {size}")
+    if not np.isfinite(array).all():
         raise UserError(f"{where}: has an entry that is not finite")
-    if key == "target_tokens" and made.dtype.kind != "i":
+    if key == "target_tokens" and array.dtype.kind != "i":
         raise UserError(f"{where}: must be of int64")
-    return made
+    return array
 
 
 def _numbers(raw: bytes, dtype: np.dtype[Any], where: str) -> np.ndarray:

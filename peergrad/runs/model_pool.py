@@ -19,9 +19,10 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.types import Ask
-from peergrad.engines.openai.meter import Meter
-from peergrad.engines.openai.rules import ApiRules, check_address, host
-from peergrad.engines.tinker.rules import CHECKPOINT, TinkerRules, address, key, loopback
+from peergrad.engines.openai.rules import ApiRules
+from peergrad.engines.shared.addresses import check_address, host, is_loopback
+from peergrad.engines.shared.meter import Meter
+from peergrad.engines.tinker.rules import CHECKPOINT, TinkerRules, address, key
 from peergrad.runs.folder import Run
 from peergrad.settings import from_file
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from peergrad.engines.tinker.engine import Tinker
 
 
-class Pace(TypedDict):
+class Batching(TypedDict):
     """How a sampler may be called: with so many asks, so often at the same moment, and each call so long."""
 
     max_asks: int
@@ -39,20 +40,20 @@ class Pace(TypedDict):
     deadline_s: float
 
 
-def pace(engine: EngineConfig) -> Pace:
+def batching(engine: EngineConfig) -> Batching:
     """A model here does one thing at a time, a large one; a service does many, and no reply waits for another. A service's
     own deadline comes first, with its reasons.
     """
     if engine.engine == "tinker":
-        return Pace(max_asks=1, max_calls=2000, deadline_s=engine.deadline_s + 60)
-    return Pace(max_asks=100_000, max_calls=1, deadline_s=engine.deadline_s)
+        return Batching(max_asks=1, max_calls=2000, deadline_s=engine.deadline_s + 60)
+    return Batching(max_asks=100_000, max_calls=1, deadline_s=engine.deadline_s)
 
 
 _VARIABLE = re.compile(r"(?!sk_)[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Player:
+class ModelRef:
     """A base model, and the adapter on it, if any; or a model of the server at ``url``."""
 
     base: str
@@ -60,12 +61,12 @@ class Player:
     url: str | None = None
 
 
-def policy_of(engine: EngineConfig) -> Player:
+def policy_of(engine: EngineConfig) -> ModelRef:
     """Whom the settings name."""
-    return player(engine.model, None if engine.engine == "tinker" else engine.base_url)
+    return model_ref(engine.model, None if engine.engine == "tinker" else engine.base_url)
 
 
-def player(name: str, url: str | None = None) -> Player:
+def model_ref(name: str, url: str | None = None) -> ModelRef:
     """Whom a name means: a run (its newest checkpoint), a checkpoint, an exported adapter, or a model by itself.
 
     ``NAME@http://…`` is a model of that server, and so is any name where ``url`` is given.
@@ -76,7 +77,7 @@ def player(name: str, url: str | None = None) -> Player:
         raise UserError("model: has an address in it; write NAME@http://host:8000/v1, or give the address as base_url")
     if url is not None:
         check_address(url, "base_url")
-        return Player(name, url=url)
+        return ModelRef(name, url=url)
     path = Path(name)
     if re.search(r"@(?:localhost|[^@/\s]+:\d{1,5})(?:/|$)", name) and not path.exists():
         raise UserError("model: write http:// before the server's address, as in NAME@http://host:8000/v1")
@@ -85,13 +86,13 @@ def player(name: str, url: str | None = None) -> Player:
         found = run.newest()
         if not found:
             raise UserError(f"model: the run in {path} has no checkpoint yet; train it, or name its base model")
-        return Player(_base_of(run), found[1])
+        return ModelRef(_base_of(run), found[1])
     if run and weights_of(path).name == CHECKPOINT:
-        return Player(_base_of(run), path)
+        return ModelRef(_base_of(run), path)
     try:
         config = path / "adapter_config.json"
         if not config.exists():
-            return Player(name)
+            return ModelRef(name)
         base = json.loads(config.read_bytes())["base_model_name_or_path"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"model: {path} holds no adapter that can be read ({error})") from None
@@ -99,7 +100,7 @@ def player(name: str, url: str | None = None) -> Player:
         base = _base_of(run)  # as the person named it, which may be relative to where they were; the adapter says the same
     if not isinstance(base, str) or not base:
         raise UserError(f"model: the adapter in {path} does not say what its base model is")
-    return Player(base, path)
+    return ModelRef(base, path)
 
 
 def weights_of(checkpoint: Path) -> Path:
@@ -138,13 +139,13 @@ def keys_of(api: ApiConfig) -> dict[str, str]:
     return found
 
 
-class Players:
-    """Loads those who are asked for; players of one base model share its weights. Leaving ends every call under way.
+class ModelPool:
+    """Loads the models that are asked for; those with one base model share its weights. Leaving ends every call under way.
 
     ``hear`` is told of what servers say while they say it. The key in ``key_env`` goes to the first server asked for only.
     Base models that are ``expected`` to be here at the same time share a GPU's memory equally.
 
-    Example: ``async with Players(config.engine, config.api, seed=0) as players: await players.sampler(player("smollm2"))``
+    Example: ``async with ModelPool(config.engine, config.api, seed=0) as pool: await pool.sampler(model_ref("smollm2"))``
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class Players:
         say: Callable[[str], None] = lambda _: None,
         hear: Callable[[Ask, str | None], None] | None = None,
         *,
-        expected: Iterable[Player] = (),
+        expected: Iterable[ModelRef] = (),
     ) -> None:
         self._models = len({who.base for who in expected if who.url is None})
         self._config, self._api, self._seed, self._say, self._hear = config, api, seed, say, hear
@@ -164,14 +165,14 @@ class Players:
         self._engines: dict[str, Local | Tinker] = {}
         self._open = contextlib.AsyncExitStack()
 
-    async def __aenter__(self) -> Players:
+    async def __aenter__(self) -> ModelPool:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._open.aclose()
 
-    async def sampler(self, who: Player) -> Sampler:
-        """A sampler for a player, to be given to ``play_all`` as it is."""
+    async def sampler(self, who: ModelRef) -> Sampler:
+        """A sampler for a model, to be given to ``play_all`` as it is."""
         if who.url is not None:
             return await self._open.enter_async_context(self._served(who.base, who.url))
         if who.adapter is not None and (weights_of(who.adapter).name == CHECKPOINT) != (self._config.engine == "tinker"):
@@ -183,7 +184,7 @@ class Players:
             # Not on this thread, which must hear signals.
             engine = self._engines[who.base] = await asyncio.to_thread(self._load, who.base)
             self._open.push_async_callback(engine.close)
-        batcher = Batcher(await engine.adapted(who.adapter), **pace(self._config))
+        batcher = Batcher(await engine.adapted(who.adapter), **batching(self._config))
         return await self._open.enter_async_context(batcher)
 
     def _served(self, model: str, url: str) -> Api:
@@ -253,7 +254,7 @@ def address_of(trained: EngineConfig, given: str | None) -> str | None:
     url = trained.base_url
     if given or trained.engine != "tinker" or url is None:
         return given or url
-    if not loopback(urlsplit(url).hostname or "") and url.rstrip("/") != address(None):
+    if not is_loopback(urlsplit(url).hostname or "") and url.rstrip("/") != address(None):
         raise UserError(f"base_url: the run was trained at {visible(url)}; give it (--base-url) if your key may go there")
     return url
 

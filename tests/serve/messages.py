@@ -8,7 +8,7 @@ from tinker.proto import tinker_public_pb2 as pb
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 
 
-def lesson(model, number, weight=1.0, first=20, **more):
+def forward_backward(model, number, weight=1.0, first=20, **more):
     """A forward_backward of ten tokens."""
     request = pb.ForwardBackwardRequest(model_id=model, seq_id=number, loss_fn="cross_entropy", **more)
     add(request, weight, first)
@@ -26,5 +26,5 @@ def add(request, weight=1.0, first=20):
         one.loss_fn_inputs[name].CopyFrom(pb.Tensor(dense=column.tobytes(), dtype=dtype, shape=[10]))
 
 
-def adam(model, number):
+def optim_step(model, number):
     return {"model_id": model, "seq_id": number, "adam_params": {"learning_rate": 0.01}}
