@@ -22,15 +22,6 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = str(ROOT / "peergrad") + "/"
 ARGS = {"batch": 4, "steps": 1, "warm-steps": 0, "eval-questions": 0, "eval-debates": 0}
 ARGS |= {"rank": 2, "max-tokens": 48, "threads": 1}
-    "batch": 4,
-    "steps": 1,
-    "warm-steps": 0,
-    "eval-questions": 0,
-    "eval-debates": 0,
-    "rank": 2,
-    "max-tokens": 48,
-    "threads": 1,
-}
 # What begins and what ends the two ways, by the name of the function.
 _DEBATE, _DATUM, _UPDATED = "play", "datums", "step"
 
