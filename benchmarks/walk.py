@@ -23,7 +23,7 @@ PACKAGE = str(ROOT / "peergrad") + "/"
 ARGS = {"batch": 4, "steps": 1, "warm-steps": 0, "eval-questions": 0, "eval-debates": 0}
 ARGS |= {"rank": 2, "max-tokens": 48, "threads": 1}
 # What begins and what ends the two ways, by the name of the function.
-_DEBATE, _DATUM, _UPDATED = "play", "datums", "step"
+_DEBATE, _DATUM, _UPDATED = "play", "datums", "joined"
 
 
 class Trace:
@@ -43,8 +43,9 @@ class Trace:
             now = len(self.ran)
             if event == "return":
                 self.last_datum = now if code.co_name == _DATUM else self.last_datum
-                self.updated = now if code.co_name == _UPDATED and "engines" in code.co_filename else self.updated
                 return
+            if code.co_name == _UPDATED and code.co_filename.endswith("learn/updates.py"):
+                self.updated = self.updated or now
             if code.co_name == _DEBATE and code.co_filename.endswith("debate/play.py"):
                 self.first_debate = self.first_debate or now
             self.ran.setdefault(code, now)
