@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.chunks import Chunks
 from peergrad import Batcher, Parallel, Question, play_all
+from peergrad.config import TrainConfig
 from peergrad.debate.types import Ask, Reply, Tokens
 from peergrad.runs.folder import Run
 
@@ -83,14 +84,14 @@ def _tokens(text: str, tokens: Tokens | None, chance: random.Random) -> Tokens:
 async def write_run(folder: Path, debates: int, per_step: int = 16) -> None:
     """A run folder as training writes it."""
     run = Run(folder)
-    run.begin("", {})
+    run.begin(TrainConfig(), {})
     for step, first in enumerate(range(0, debates, per_step), 1):
         questions = [
             Question(f"q{i}", f"What is {i} + {42 - i}?", "42", "boxed", "sums")
             for i in range(first, min(first + per_step, debates))
         ]
         async with Batcher(Debaters(PROTOCOL.agents, solution=180, evaluation=90)) as batcher:
-            run.keep(f"step_{step:06}", await play_all(PROTOCOL, questions, batcher, prefix=f"step{step}/"))
+            run.save_debates(f"step_{step:06}", await play_all(PROTOCOL, questions, batcher, prefix=f"step{step}/"))
 
 
 def seconds(folder: Path) -> tuple[float, dict[str, object]]:

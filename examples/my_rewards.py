@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from peergrad.debate.style import last_boxed
 from peergrad.debate.types import Debate
 from peergrad.reward.rewards import Truth
 from peergrad.reward.stream import Stream
 from peergrad.reward.tally import Tally
-from peergrad.tasks.base import last_boxed
 
 
 def agreement(debate: Debate, tally: Tally, truth: Truth) -> list[Stream]:

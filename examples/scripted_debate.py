@@ -12,9 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from peergrad import Parallel, Question, Scripted, advantages, credit, datums, play, score
-from peergrad.debate.contract import said
 from peergrad.debate.quote import visible
-from peergrad.terminal.scores import as_tables
+from peergrad.terminal.scores import print_scores
 
 QUESTION = Question("pens", "Tom buys 3 boxes of 4 pens and loses 2 pens. How many pens are left?", style="boxed")
 
@@ -63,17 +62,17 @@ def main() -> None:
     console.print(Text(f"\n{QUESTION.text}\n", style="bold"))
     for index, turn in enumerate(debate.turns):
         if index % debate.agents == 0:
-            console.rule(f"round {debate.round(index) + 1}", style="dim")
+            console.rule(f"round {turn.round + 1}", style="dim")
         persona = protocol.persona(turn.agent)
         console.print(Text(f"Agent {turn.agent}, {persona.name} (T={persona.temperature})", style="cyan"))
         for name in ("solution", "evaluation", "comparison"):
-            text = said(turn.text, turn.parsed, name).replace("\n", ", ")
+            text = turn.section(name).replace("\n", ", ")
             console.print(Text(f"  {name:<11} {visible(text)}"))
     console.print()
 
     scored = score(debate)
     centred = advantages([scored])[0]
-    as_tables([scored], [centred])
+    print_scores([scored], [centred])
 
     per_token = credit(debate, scored.streams, centred)
     table = Table("agent", "turns", "tokens", "sampled", "trained up", "trained down", title="Training sequences", box=None)

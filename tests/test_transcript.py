@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from peergrad import UserError, dump, load, read_file
+from peergrad import Question, UserError, dump, load, read_file
 from peergrad.debate.protocols import Parallel, Sequential
+from peergrad.debate.style import Style
+from peergrad.measure.ending import ending
+from peergrad.terminal.turns import outcome
 from tests.helpers import full, parallel, played, short
 
 TURN = {"agent": 0, "text": short()}
@@ -18,7 +21,7 @@ def test_a_minimal_line_loads_and_seen_is_derived():
     turns = [{"agent": agent, "text": short()} for agent in (0, 1, 2, 0, 1)]
     debate = load(json.dumps(LINE | {"turns": turns}))
     assert [turn.seen for turn in debate.turns] == [0, 0, 0, 3, 3]
-    assert (debate.agents, debate.question.id, debate.question.style) == (3, "x", "open")
+    assert (debate.agents, debate.question.id, debate.question.style.name) == (3, "x", "open")
     in_turn = load(json.dumps(LINE | {"turns": turns, "protocol": "sequential"}))
     assert [turn.seen for turn in in_turn.turns] == [0, 1, 2, 3, 4]
     windowed = load(json.dumps(LINE | {"turns": turns, "protocol": "sequential", "settings": {"history_rounds": 1}}))
@@ -26,6 +29,49 @@ def test_a_minimal_line_loads_and_seen_is_derived():
     shuffled = [{"agent": agent, "text": short()} for agent in (2, 0, 1, 1, 2, 0)]
     assert [turn.agent for turn in load(json.dumps(LINE | {"turns": shuffled})).turns] == [2, 0, 1, 1, 2, 0]
     assert load(json.dumps(LINE | {"turns": [], "note": "unknown fields are passed over"})).turns == ()
+
+
+def test_a_style_of_somebodys_own_loads_and_can_not_be_compared():
+    own = Style("code", "Write a function.", find=str.strip)
+    debate = played(Parallel(agents=3, max_rounds=1), lambda ask: short(), question=Question("d", "?", style=own))
+    assert "Write a function." in debate.turns[0].asked[-1].text
+    loaded = load(dump(debate))
+    assert loaded == debate
+    assert (loaded.question.style.name, loaded.question.style.find) == ("code", None)
+    assert dump(loaded) == dump(debate)
+    assert [final.answer for final in ending(debate).finals] == ["42"] * 3
+    assert [final.answer for final in ending(loaded).finals] == [None] * 3
+    assert "can't be compared" in outcome(ending(loaded))
+
+
+PAYLOAD = {"tokens": {"ids": [1, 2]}, "tests": [["f(1)", "2"], 0.5, None, True, "\ud800"], "turns": [{}]}
+
+
+def test_a_payload_is_kept_and_no_agent_is_shown_it():
+    question = Question("d", "?", payload=PAYLOAD)
+    assert question.payload["tests"][0] == ("f(1)", "2")
+    assert hash(question) == hash(Question("d", "?", payload=json.loads(json.dumps(PAYLOAD))))
+    assert question != Question("d", "?", payload=PAYLOAD | {"tests": []})
+    with pytest.raises(TypeError):
+        question.payload["tests"] = ()
+    debate = played(Parallel(agents=3, max_rounds=2), lambda ask: short(), question=question)
+    assert not any("tests" in message.text for turn in debate.turns for message in turn.asked)
+    line = dump(debate)
+    assert load(line) == debate
+    assert load(line.encode(), thin=True).question == load(dump(debate, thin=True)).question == question
+    assert "payload" not in json.loads(dump(load(json.dumps(LINE))))
+
+
+@pytest.mark.parametrize("payload", [{1: 2}, {"a": {3}}, float("inf"), [object()], b"x"])
+def test_what_is_no_json_is_no_payload(payload):
+    with pytest.raises(UserError, match=r"payload: .*JSON can hold"):
+        Question("d", "?", payload=payload)
+
+
+def test_a_payload_without_end_is_refused():
+    deep = "[" * 500 + "]" * 500
+    with pytest.raises(UserError, match="x, payload: is nested more than 100 deep"):
+        load(json.dumps(LINE | {"payload": json.loads(deep)}), "x")
 
 
 def test_what_rewards_need_is_read_without_prompts_and_tokens(tmp_path):
@@ -104,7 +150,8 @@ BAD = [
     ({"id": 5}, "id: 5 is not text; write it in quotes"),
     ({"question": ["?"]}, 'question: ["?"] is not text'),
     ({"answer": 42}, "answer: 42 is not text"),
-    ({"style": "box"}, "style: \"box\" is not known; did you mean 'boxed'?"),
+    ({"style": 3}, "style: 3 is not text"),
+    ({"payload": {"x": float("nan")}}, "payload: 'nan' (float) is nothing that JSON can hold"),
     ({"turns": {}}, "turns: {} is not a list"),
     ({"turns": ["hm"]}, 'turns[0]: "hm" is not an object'),
     ({"turns": [{"text": "x"}]}, "turns[0].agent: is missing"),

@@ -1,66 +1,88 @@
-"""The command ``peergrad check`` on a terminal."""
+"""The command ``peergrad check``."""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import json as json_module
+import sys
 from dataclasses import asdict
+from typing import Annotated
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from peergrad.cli.signals import until_done
+from peergrad.cli.flags import Flag, Inline, PresetFlags, train_settings
+from peergrad.cli.signals import run_until_done
 from peergrad.config import ApiConfig, TrainConfig
+from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
 from peergrad.runs.preflight import Checked, Forecast, check
-from peergrad.terminal.progress import Bars
-from peergrad.terminal.training import clock
+from peergrad.terminal.progress import ProgressView
+from peergrad.terminal.text import clock, money
 
+base_settings = train_settings
 _COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "unknown": "yellow"}
 
 
-def check_settings(config: TrainConfig, api: ApiConfig, questions: int, as_json: bool) -> int:
-    """Check, showing how it goes, and print what was found; the exit code is 1 if a gate fails."""
-    console = Console(highlight=False, markup=False, stderr=as_json)
-    with Bars(console) as bars:
-        found = asyncio.run(until_done(lambda _: check(config, questions, bars, api), bars, lambda: "its beginning"))
-    if as_json:
-        print(json.dumps({"passed": found.passed} | asdict(found)))
+def command(
+    settings: Annotated[TrainConfig, Inline],
+    api: Annotated[ApiConfig, Inline] = ApiConfig(),  # noqa: B008 (frozen)
+    flags: Annotated[PresetFlags, Inline] = PresetFlags(),  # noqa: ARG001, B008 (they are in settings already)
+    questions: int = 20,
+    json: Flag = False,
+) -> None:
+    """See on a sample whether self-play can work here, before training: give the settings of the run you plan.
+
+    The exit code is 1 if a gate fails.
+
+    Args:
+        settings: Everything that can be set.
+        api: For a model behind an API, which can be checked, though not trained.
+        flags: What the settings begin with.
+        questions: How many questions are asked: more give narrower intervals.
+        json: Print one JSON object instead of a table.
+    """
+    if questions < 2:
+        raise UserError(f"questions: {questions} is not possible; give at least 2")
+    console = Console(highlight=False, markup=False, stderr=json)
+    with ProgressView(console) as view:
+        work = run_until_done(lambda _: check(settings, questions, view, api), view, lambda: "its beginning")
+        result = asyncio.run(work)
+    if json:
+        print(json_module.dumps({"passed": result.passed} | asdict(result)))
     else:
-        _show(console, config, found)
-    return 0 if found.passed else 1
+        _show(console, settings, result)
+    if not result.passed:
+        sys.exit(1)
 
 
-def _show(console: Console, config: TrainConfig, found: Checked) -> None:
+def _show(console: Console, config: TrainConfig, result: Checked) -> None:
     debate = config.debate
-    size = f"{found.questions} questions, {debate.agents} agents, {debate.max_rounds} rounds"
+    size = f"{result.questions} questions, {debate.agents} agents, {debate.max_rounds} rounds"
     head = f"{config.engine.model} on {config.task.task}: {size}"
     console.print(Text(visible(head), style="bold"), soft_wrap=True)
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("", "gate", "measured", "needed"):
-        table.add_column(title)
-    for gate in found.gates:
+    table = Table("", "gate", "measured", "needed", box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for gate in result.gates:
         verdict = Text(gate.verdict + ("?" if gate.unsure else ""), style=_COLOURS[gate.verdict])
         table.add_row(verdict, visible(gate.name), visible(gate.measured), gate.needed)
     console.print(table)
-    for advice in dict.fromkeys(gate.advice for gate in found.gates if gate.advice):
-        about = [gate for gate in found.gates if gate.advice == advice]
+    for advice in dict.fromkeys(gate.advice for gate in result.gates if gate.advice):
+        about = [gate for gate in result.gates if gate.advice == advice]
         names = "; ".join(gate.name for gate in about)
         console.print(Text(visible(f"{about[0].verdict}: {names}. {advice}")), soft_wrap=True)
-    if any(gate.unsure for gate in found.gates):
+    if any(gate.unsure for gate in result.gates):
         console.print(Text("?: with so few questions chance could turn it; --questions asks more."), soft_wrap=True)
-    if found.dropped:
-        why = visible(next(iter(found.dropped.values())))
-        console.print(Text(f"{len(found.dropped)} debates were dropped; the first because: {why}"), soft_wrap=True)
-    console.print(Text(_cost(found.forecast, config.learn.batch)), soft_wrap=True)
+    if result.dropped:
+        why = visible(next(iter(result.dropped.values())))
+        console.print(Text(f"{len(result.dropped)} debates were dropped; the first because: {why}"), soft_wrap=True)
+    console.print(Text(_cost(result.forecast, config.learn.batch)), soft_wrap=True)
 
 
 def _cost(forecast: Forecast, batch: int) -> str:
     what = f"The planned run, {forecast.steps} steps of {batch} debates: about {forecast.sampled:,.0f} tokens sampled"
     if forecast.trained is None:  # behind an API
-        money = f", ${forecast.usd:,.2f}" if forecast.usd else ""
-        took = f"{forecast.read:,.0f} read{money}; at this speed {clock(forecast.sampling_s)}"
+        took = f"{forecast.read:,.0f} read{money(forecast.usd, 2)}; at this speed {clock(forecast.sampling_s)}"
         return f"{what} and {took}. A model behind an API can debate, but not be trained here."
     total = forecast.sampling_s + forecast.training_s
     return (

@@ -1,69 +1,75 @@
-"""The commands ``peergrad eval`` and ``peergrad compare`` on a terminal."""
+"""The command ``peergrad eval``."""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import json as json_module
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 from rich.console import Console
 from rich.text import Text
 
-from peergrad.cli.signals import until_done
+from peergrad.cli.flags import Flag, Inline, ModelFlags, first_pass
+from peergrad.cli.signals import run_until_done
 from peergrad.config import EvalConfig, TrainConfig
-from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
 from peergrad.engines.shared.addresses import host
-from peergrad.measure.result import compared
-from peergrad.runs import training
-from peergrad.runs.eval_folder import read_result
-from peergrad.runs.evaluation import EvalPlan, evaluate, plan
+from peergrad.runs import evaluation, training
 from peergrad.runs.model_pool import address_of, run_of
 from peergrad.settings import changed, flat, from_file
 from peergrad.tasks.open import open_questions
-from peergrad.terminal.progress import Bars
-from peergrad.terminal.result import print_comparison, print_result, result_text
+from peergrad.terminal.progress import ProgressView
+from peergrad.terminal.result import print_result, result_text
 
 
-def evaluate_model(config: EvalConfig, as_json: bool) -> None:
-    """Evaluate, showing how it goes, and print what was found."""
-    task = open_questions(config.task.task, config.task.rules(config.measure.seed))
-    made = plan(config, task, _trained_on(config.engine.model))
-    out = config.measure.out or _usual(made)
-    console = Console(highlight=False, markup=False, stderr=as_json)
-    with Bars(console) as bars:
-        work = until_done(lambda _: evaluate(made, out, bars, result_text), bars, lambda: str(out))
-        found = asyncio.run(work)
-    if as_json:
-        print(json.dumps(found))
+def base_settings(args: Sequence[str]) -> EvalConfig:
+    """The settings that the flags begin with: those of a run whose model is evaluated, then those of a file."""
+    flags = first_pass(ModelFlags, args)
+    config = settings_of(flags.model, flags.base_url) if flags.model else EvalConfig()
+    return from_file(config, flags.config) if flags.config else config
+
+
+def command(
+    settings: Annotated[EvalConfig, Inline],
+    config: Path | None = None,  # noqa: ARG001 (its settings are in ``settings`` already)
+    json: Flag = False,
+) -> None:
+    """Measure what a model can do alone, in debate, and for the same tokens without debate, with intervals.
+
+    The same command resumes an evaluation that was interrupted.
+
+    Args:
+        settings: Everything that can be set. Of a run or its checkpoint (--model RUN), what is not given is the run's.
+        config: A TOML file with settings; what is given here goes before it.
+        json: Print the result as JSON instead of tables.
+    """
+    task = open_questions(settings.task.task, settings.task.rules(settings.measure.seed))
+    plan = evaluation.plan(settings, task, _trained_on(settings.engine.model))
+    out = settings.measure.out or _default_folder(plan)
+    console = Console(highlight=False, markup=False, stderr=json)
+    with ProgressView(console) as view:
+        work = run_until_done(lambda _: evaluation.evaluate(plan, out, view, result_text), view, lambda: str(out))
+        result = asyncio.run(work)
+    if json:
+        print(json_module.dumps(result))
         return
-    print_result(console, found)
+    print_result(console, result)
     console.print(Text(f"result: {visible(str(out / 'result.json'))}"), soft_wrap=True)
 
 
-def compare_results(first: Path, second: Path, as_json: bool) -> None:
-    """Print two results side by side."""
-    a, b = read_result(first), read_result(second)
-    found = compared(a, b)
-    if not found["questions"]:
-        raise UserError(f"{second}: shares no question with {first}; compare evaluations of the same questions")
-    if as_json:
-        print(json.dumps(found))
-    else:
-        print_comparison(Console(highlight=False, markup=False), (str(first), str(second)), found)
-
-
 def settings_of(model: str, base_url: str | None) -> EvalConfig:
-    """What the settings of an evaluation begin with: of a run or its checkpoint, the run's own."""
+    """The settings an evaluation of a model begins with: of a run or its checkpoint, the run's own."""
     run = run_of(model)
     if not run:
         return EvalConfig()
-    known = flat(EvalConfig())
+    names = flat(EvalConfig()).keys() - {"out", "seed", "model"}
     trained = from_file(TrainConfig(), run.path / "config.toml")
-    alike = {name: value for name, value in flat(trained).items() if name in known and name not in ("out", "seed", "model")}
-    alike |= {"task": trained.held_out.eval_task or trained.task.task, "base_url": address_of(trained.engine, base_url)}
-    return changed(EvalConfig(), alike, "model")
+    shared = {name: value for name, value in flat(trained).items() if name in names}
+    shared |= {"task": trained.held_out.eval_task or trained.task.task, "base_url": address_of(trained.engine, base_url)}
+    return changed(EvalConfig(), shared, "model")
 
 
 def _trained_on(model: str) -> set[tuple[str, str | None]]:
@@ -75,10 +81,10 @@ def _trained_on(model: str) -> set[tuple[str, str | None]]:
     return {(question.text, question.answer) for question in (task[index] for index in range(len(task)))}
 
 
-def _usual(made: EvalPlan) -> Path:
+def _default_folder(plan: evaluation.EvalPlan) -> Path:
     """Where a result goes: beside the checkpoint it is about, else under ``evals`` here."""
-    config, policy = made.config, made.policy
+    config, policy = plan.config, plan.policy
     model = f"{policy.base}-{host(policy.url)}" if policy.url else Path(config.engine.model).name
-    name = re.sub(r"[^\w.-]+", "-", f"{model}-{made.task.name}-{config.measure.mode}")
+    name = re.sub(r"[^\w.-]+", "-", f"{model}-{plan.task.name}-{config.measure.mode}")
     run = run_of(config.engine.model)
     return (run.path if run else Path()) / "evals" / name

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+from peergrad.cli.flags import Inline
 from peergrad.debate.bounds import Above, Range
 from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
@@ -30,7 +31,7 @@ class ServeConfig:
     """Where checkpoints are kept."""
     host: str = "127.0.0.1"
     """The address to listen at. Any other than this machine's own needs a key, in the environment (PEERGRAD_SERVE_KEY)."""
-    port: int = 8000
+    port: Annotated[int, Range(0, 65535)] = 8000
     """And its port; 0 takes a free one."""
     device: str | None = None
     """Where the model runs, such as cpu or cuda; unset, a GPU if there is one."""
@@ -53,14 +54,18 @@ class ServeConfig:
         check(self)
 
 
-def serve(config: ServeConfig) -> None:
-    """Serve until stopped."""
-    key = _key(config.host)
+def command(settings: Annotated[ServeConfig, Inline] = ServeConfig()) -> None:  # noqa: B008 (frozen)
+    """Serve a model to programs that train with the tinker client: the local engine behind its protocol.
+
+    Args:
+        settings: Everything that can be set.
+    """
+    key = _key(settings.host)
     try:
-        config.out.mkdir(parents=True, exist_ok=True)
+        settings.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"out: {config.out} can't be made ({error.strerror}); give a folder you may write to") from None
-    bound = _bound(config.host, config.port)
+        raise UserError(f"out: {settings.out} can't be made ({error.strerror}); give a folder you may write to") from None
+    bound = _bound(settings.host, settings.port)
     try:
         import uvicorn
 
@@ -70,22 +75,24 @@ def serve(config: ServeConfig) -> None:
     except ImportError as error:
         raise UserError(f"serve: needs {error.name}; pip install 'peergrad[local,tinker,web]'") from None
 
-    _say(f"loading {config.model}")
+    _say(f"loading {settings.model}")
     engine = Local.load_model(
-        config.model,
-        device=config.device,
-        dtype=config.dtype,
-        threads=config.threads,
-        kv_gb=config.kv_gb,
-        max_rows=config.max_rows,
-        train_tokens=config.train_tokens,
-        policies=config.max_models,
+        settings.model,
+        device=settings.device,
+        dtype=settings.dtype,
+        threads=settings.threads,
+        kv_gb=settings.kv_gb,
+        max_rows=settings.max_rows,
+        train_tokens=settings.train_tokens,
+        policies=settings.max_models,
         say=_say,
     )
-    service = Service(engine, config.model, config.out, max_models=config.max_models, max_samplers=config.max_samplers)
-    where, port = f"[{config.host}]" if ":" in config.host else config.host, bound.getsockname()[1]
-    app = application(service, key, loopback=where if is_loopback(config.host) else None)
-    _say(f"serving {config.model} at http://{where}:{port}; Ctrl-C stops")
+    service = Service(
+        engine, settings.model, settings.out, max_models=settings.max_models, max_samplers=settings.max_samplers
+    )
+    where, port = f"[{settings.host}]" if ":" in settings.host else settings.host, bound.getsockname()[1]
+    app = application(service, key, loopback=where if is_loopback(settings.host) else None)
+    _say(f"serving {settings.model} at http://{where}:{port}; Ctrl-C stops")
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=3, lifespan="on"))
     server.run(sockets=[bound])
 
@@ -106,8 +113,6 @@ def _key(host: str) -> str | None:
 
 def _bound(host: str, port: int) -> socket.socket:
     """The socket, before anything slow is done."""
-    if not 0 <= port <= 65535:
-        raise UserError(f"port: {port} is not possible; give 0 to 65535")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         # Named as TCP, or else asyncio does not turn off the delay of small packets, and each answer takes 40 ms longer.

@@ -6,75 +6,58 @@ import asyncio
 import os
 import signal
 import sys
-import typing
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
 from peergrad.learn.train import Stopped
+from peergrad.terminal.view import View
 
 T = TypeVar("T")
-_LEAVING = {signal.SIGINT: 130, signal.SIGTERM: 143}
+_EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
-class Worker(typing.Protocol):
-    """Who is working, as seen from here."""
-
-    @property
-    def phase(self) -> str: ...
-
-    @property
-    def patience_s(self) -> float:
-        """How long what is under way may take to come to a good end, once a signal has come."""
-        ...
-
-    def say(self, sentence: str) -> None: ...
-
-    def close(self) -> None:
-        """Give the terminal back."""
-        ...
-
-
-async def until_done(
-    work: Callable[[Callable[[], bool]], Coroutine[Any, Any, T]], worker: Worker, goes_on: Callable[[], str]
+async def run_until_done(
+    work: Callable[[Callable[[], bool]], Coroutine[Any, Any, T]], view: View, resumes_from: Callable[[], str]
 ) -> T:
-    """What the work returns. If it fails, or a signal comes, the process ends here: threads are not waited for.
+    """Run the work and return its result. If it fails or a signal comes, end the process here, without waiting for threads.
 
-    The work is given a function that says whether it was asked to stop. What is cheap is finished before a signal is obeyed;
-    a second one is obeyed at once. ``goes_on`` says where the same command would go on.
+    The work is given a function that tells whether it was asked to stop. After a signal, work under way has
+    ``view.grace_s`` seconds to finish; a second signal ends the process at once. ``resumes_from`` names the point from
+    which the same command would resume.
     """
-    loop, asked = asyncio.get_running_loop(), list[signal.Signals]()
-    task = asyncio.ensure_future(work(lambda: bool(asked)))
+    loop, signals = asyncio.get_running_loop(), list[signal.Signals]()
+    task = asyncio.ensure_future(work(lambda: bool(signals)))
 
     def stop(number: signal.Signals) -> None:
-        if asked:
-            leave(worker, "left at once", _LEAVING[number])
-        asked.append(number)
-        worker.say(f"stopping while {worker.phase}; once more leaves at once")
-        if worker.patience_s:
-            loop.call_later(worker.patience_s, task.cancel)
+        if signals:
+            _exit(view, "left at once", _EXIT_CODES[number])
+        signals.append(number)
+        view.say(f"stopping while {view.phase}; once more leaves at once")
+        if view.grace_s:
+            loop.call_later(view.grace_s, task.cancel)
         else:
             task.cancel()
 
-    for number in _LEAVING:
+    for number in _EXIT_CODES:
         loop.add_signal_handler(number, stop, number)
     await asyncio.wait({task})
     try:
         return task.result()
     except (asyncio.CancelledError, Stopped) as stopped:
-        if asked:
-            leave(worker, f"stopped; the same command goes on from {goes_on()}", _LEAVING[asked[0]])
-        leave(worker, str(stopped), 1)
+        if signals:
+            _exit(view, f"stopped; the same command resumes from {resumes_from()}", _EXIT_CODES[signals[0]])
+        _exit(view, str(stopped), 1)
     except UserError as error:
-        leave(worker, str(error), 2)
+        _exit(view, str(error), 2)
     except EngineError as error:
-        leave(worker, str(error), 1)
+        _exit(view, str(error), 1)
 
 
-def leave(worker: Worker, sentence: str, code: int) -> NoReturn:
-    """Go without waiting for threads that may be deep in a computation: what counts is on disk."""
-    worker.close()
+def _exit(view: View, sentence: str, code: int) -> NoReturn:
+    """End the process without waiting for threads: what counts is on disk."""
+    view.close()
     print(f"peergrad: {visible(sentence)}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -8,34 +8,14 @@ of their own: they are not contract tags and are passed over.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
 
-from peergrad.debate.types import Parsed, ParseError, Section
+from peergrad.debate.types import Contract, Parsed, ParseError, Section, section_text
 from peergrad.debate.votes import read_votes
 
 Order = Literal["strict", "any"]
 
-_THINK = re.compile(r"</?think>", re.IGNORECASE)
 _THINK_ENDS = re.compile(r"</think>", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Contract:
-    """The tags a reply must have, in this order."""
-
-    names: tuple[str, ...]
-
-    @property
-    def stop(self) -> str:
-        """The text after which there is nothing more to say (SPEC 3.11)."""
-        return f"</{self.names[-1]}>"
-
-    @property
-    def tags(self) -> list[str]:
-        """Opening and closing tags, in order."""
-        return [tag for name in self.names for tag in (f"<{name}>", f"</{name}>")]
-
 
 FULL = Contract(("solution", "evaluation", "comparison", "consensus", "consensus_reason"))
 SHORT = Contract(("solution", "evaluation", "comparison"))
@@ -56,22 +36,14 @@ def read(text: str, contract: Contract, *, truncated: bool = False, order: Order
     by_name = {section.name: section for section in found}
     consensus = None
     if "consensus" in by_name:
-        verdict = _inner_text(text, by_name["consensus"]).strip().upper()
+        verdict = section_text(text, by_name["consensus"]).strip().upper()
         if verdict not in ("YES", "NO"):
             return Parsed(error=ParseError("consensus", "consensus"))
         consensus = verdict == "YES"
+    if "comparison" not in by_name:
+        return Parsed(found, consensus=consensus)
     votes, malformed = read_votes(text, *by_name["comparison"].inner, max_votes=max_votes)
     return Parsed(found, votes, malformed, consensus)
-
-
-def said(text: str, parsed: Parsed, name: str) -> str:
-    """What a reply says in a section, thinking markers left out (SPEC 1.3); empty when it has no such section."""
-    return next((_inner_text(text, s).strip() for s in parsed.sections if s.name == name), "")
-
-
-def _inner_text(text: str, section: Section) -> str:
-    start, end = section.inner
-    return _THINK.sub("", text[start:end])
 
 
 def _sections(text: str, start: int, contract: Contract, order: Order) -> tuple[Section, ...] | ParseError:

@@ -7,10 +7,8 @@ debate's verdict. It is no turn: debaters never see it, and rewards do not count
 from __future__ import annotations
 
 from peergrad.debate import contract, prompts
-from peergrad.debate.contract import Contract
-from peergrad.debate.protocols import final_turn, solution
 from peergrad.debate.quote import quote
-from peergrad.debate.types import Ask, Debate, Message, Parsed
+from peergrad.debate.types import Ask, Contract, Debate, Message, Parsed
 
 JUDGE = Contract(("evaluation", "comparison"))
 _TEMPERATURE = 0.0
@@ -21,22 +19,23 @@ def judge_asks(debate: Debate, max_tokens: int) -> list[Ask]:
 
     It holds the seat after the last debater's, so that ``Seats`` can put any model there.
     """
-    ends = {agent: final_turn(debate, agent) for agent in range(debate.agents)}
-    said = {agent: text for agent, at in ends.items() if at is not None and (text := solution(debate, debate.turns[at]))}
-    if len(said) < 2 or debate.verdict:
+    ends = {agent: debate.final_turn(agent) for agent in range(debate.agents)}
+    solutions = {agent: debate.turns[at].solution or "" for agent, at in ends.items() if at is not None}
+    if len(solutions) < 2 or debate.verdict:
         return []
-    shown = [f"{prompts.candidate(agent)}\n{quote({'solution': text})}" for agent, text in said.items()]
-    parts = [prompts.judged_question(debate.question), *shown, prompts.judge_task(list(said))]
+    shown = [f"{prompts.candidate(agent)}\n{quote({'solution': text})}" for agent, text in solutions.items()]
+    parts = [prompts.judged_question(debate.question), *shown, prompts.judge_task(list(solutions))]
     return [
         Ask(
             debate=debate.id,
             agent=debate.agents,
             turn=len(debate.turns),
             seen=len(debate.turns),
-            messages=(Message("system", prompts.judge_system(list(said))), Message("user", "\n\n".join(parts))),
+            messages=(Message("system", prompts.judge_system(list(solutions))), Message("user", "\n\n".join(parts))),
             stop=(JUDGE.stop,),
             max_tokens=max_tokens,
             temperature=_TEMPERATURE,
+            contract=JUDGE,
         )
     ]
 

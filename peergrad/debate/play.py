@@ -53,14 +53,17 @@ class Played:
     seconds: float | None = None
     halted: str | None = None
 
-    def usable(self, what: str = "debates") -> Played:
-        """The same, unless it can't stand for what was asked: more than half were dropped, or nobody answers any more."""
-        if self.halted:
-            raise EngineError(self.halted)
+    def usable(self, what: str = "debates", *, most: float = 0.5, note: str = "") -> Played:
+        """The same, unless it can't stand for what was asked: more than a share ``most`` was dropped, or nobody answers any
+        more. ``note`` is added to what is said then.
+        """
         asked = len(self.debates) + len(self.dropped)
-        if len(self.dropped) > asked / 2:
+        why = self.halted
+        if not why and len(self.dropped) > most * asked:
             first = next(iter(self.dropped.values()))
-            raise EngineError(f"{len(self.dropped)} of {asked} {what} were dropped; the first because: {first}")
+            why = f"{len(self.dropped)} of {asked} {what} were dropped; the first because: {first}"
+        if why:
+            raise EngineError(f"{why}. {note}" if note else why)
         return self
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Literal
 
 from peergrad.debate.personas import Persona
-from peergrad.debate.types import Question, Style
+from peergrad.debate.style import Style
+from peergrad.debate.types import Question
 
 # Brief words save prompt tokens once a model knows the contract, as it does after a warm start.
 Wording = Literal["full", "brief"]
@@ -89,18 +90,6 @@ _JUDGE_PAIR = (
 )
 _JUDGE_TASK = "Evaluate the answers of {agents}, and compare them with each other."
 
-_SOLUTIONS: dict[Style, str] = {
-    "boxed": "There are 3 boxes of 4 pens. 3 * 4 = 12. The answer is \\boxed{12}.",
-    "open": "Water the plant once a week, and only when the soil feels dry.",
-}
-_FLAWS: dict[Style, str] = {"boxed": "adds 3 + 4 instead of multiplying", "open": "waters every day, which drowns the roots"}
-_TASKS: dict[Style, str] = {
-    "boxed": "End your solution with the final answer as \\boxed{answer}.",
-    "open": "Give your full answer in solution.",
-}
-
-_BRIEF_TASKS: dict[Style, str] = {"boxed": "Give the final answer as \\boxed{answer}.", "open": ""}
-
 _PROPOSE = "You see no other agent's answer yet. Propose your solution. Write N/A in evaluation and in comparison."
 _SECOND = "Evaluate Agent {other}'s answer and propose your own solution. Write N/A in comparison."
 _LATER = "Evaluate the answers of {others}, propose your own solution, and compare {others} with each other."
@@ -132,7 +121,7 @@ def system(agent: int, agents: int, style: Style, *, persona: Persona | None = N
     others = [f"Agent {other % agents}" for other in range(agent + 1, agent + agents)]
     who = {"agent": agent, "agents": agents, "last": agents - 1}
     identity = _PERSONA.format(**who, name=persona.name, style=persona.style) if persona else _IDENTITY.format(**who)
-    flaw = _FLAWS[style]
+    flaw = style.flaw
     if len(others) >= 2:
         first, second = others[:2]
         pair, pairs = _PAIR.format(first=first, second=second), _PAIRS.format(agent=agent)
@@ -144,7 +133,7 @@ def system(agent: int, agents: int, style: Style, *, persona: Persona | None = N
         evaluation = f"{others[0]} {flaw}." if others else "N/A"
     form = (_FULL_FORM if full else _SHORT_FORM).format(pair=pair)
     rules = _RULES.format(pairs=pairs)
-    example = _EXAMPLE.format(solution=_SOLUTIONS[style], evaluation=evaluation, comparison=comparison)
+    example = _EXAMPLE.format(solution=style.example, evaluation=evaluation, comparison=comparison)
     if full:
         example += _EXAMPLE_CONSENSUS.format(reason=reason)
     return "\n\n".join((identity, form, rules, example))
@@ -157,9 +146,10 @@ def judged_question(asked: Question) -> str:
 
 def question(asked: Question, wording: Wording = "full") -> str:
     """The question and how its answer is to be written."""
+    style = asked.style
     if wording == "brief":
-        return f"{asked.text}\n{_BRIEF_TASKS[asked.style]}".rstrip()
-    return f"Question:\n{asked.text}\n\n{_TASKS[asked.style]}"
+        return f"{asked.text}\n{style.instruction if style.brief is None else style.brief}".rstrip()
+    return f"Question:\n{asked.text}\n\n{style.instruction}"
 
 
 def sequential_task(round_: int, agent: int, shown: set[int]) -> str:

@@ -5,34 +5,32 @@ The frozen dataclass that configures a protocol is the protocol.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from peergrad.debate import contract, prompts
-from peergrad.debate.contract import FULL, SHORT, Order, said
+from peergrad.debate.contract import FULL, SHORT, Order
 from peergrad.debate.errors import UserError
 from peergrad.debate.personas import PERSONAS, Persona
 from peergrad.debate.prompts import Wording
+from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.quote import clip, quote
-from peergrad.debate.types import Ask, Debate, Message, Parsed, Turn
-
-MAX_AGENTS = 1000
+from peergrad.debate.types import Ask, Contract, Debate, Message, Parsed, Protocol, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rules:
-    agents: int = 3
+class _Rounds(BaseProtocol):
     max_rounds: int = 3
-    max_tokens: int = 1024
     order: Order = "strict"
     max_votes: int = 64
     wording: Wording = "full"
 
     def __post_init__(self) -> None:
-        for name in ("agents", "max_rounds", "max_tokens", "max_votes"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}: {getattr(self, name)} is not possible; give a whole number of at least 1")
-        if self.agents > MAX_AGENTS:
-            raise UserError(f"agents: {self.agents} is not possible; give a whole number from 1 to {MAX_AGENTS}")
+        BaseProtocol.__post_init__(self)
+        self.at_least_1("max_rounds", "max_votes")
+
+    def read(self, ask: Ask, text: str, truncated: bool = False) -> Parsed:
+        assert ask.contract
+        return contract.read(text, ask.contract, truncated=truncated, order=self.order, max_votes=self.max_votes)
 
     def _system(self, debate: Debate, agent: int, *, full: bool, persona: Persona | None = None) -> str:
         if self.wording == "brief":
@@ -41,7 +39,7 @@ class _Rules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sequential(_Rules):
+class Sequential(_Rounds):
     """Agents speak one after another and see everything said so far; a round in which all say YES ends it (SPEC 3.1)."""
 
     history_rounds: int = -1
@@ -51,7 +49,7 @@ class Sequential(_Rules):
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        _Rules.__post_init__(self)
+        _Rounds.__post_init__(self)
         if self.history_rounds < -1:
             raise UserError(f"history_rounds: {self.history_rounds} is not possible; -1 is all, 0 none, K the last K rounds")
         if self.max_chars_per_field < 1:
@@ -59,55 +57,45 @@ class Sequential(_Rules):
         if self.temperature < 0:
             raise UserError(f"temperature: {self.temperature} is not possible; give 0 or more")
 
+    @property
+    def name(self) -> str:
+        return "sequential"
+
+    @property
+    def contract(self) -> Contract:
+        return FULL
+
+    @property
+    def ends_on_error(self) -> bool:
+        return True
+
     def wave(self, debate: Debate) -> list[Ask]:
-        turns, now = debate.turns, len(debate.turns)
-        if turns and (turns[-1].parsed.error or consensus_reached(debate)):
+        turns = debate.turns
+        round_, missing = self.speakers(debate)
+        if round_ >= self.max_rounds or (turns and (turns[-1].parsed.error or consensus_reached(debate))):
             return []
-        round_ = debate.round(now)
-        if round_ >= self.max_rounds:
-            return []
-        agent = _missing(debate, round_)[0]
-        since = self.since(now)
-        history = [
-            f"{prompts.speaker(turn.agent, debate.round(index))}\n{quote(self._shown(turn))}"
-            for index, turn in enumerate(turns[since:], since)
-        ]
-        shown = {turn.agent for turn in turns[since:]}
-        task = prompts.sequential_task(round_, agent, shown)
+        agent, (since, seen) = missing[0], self.shown(len(turns))
+        history = [f"{prompts.speaker(turn.agent, turn.round)}\n{quote(self._shown(turn))}" for turn in turns[since:]]
+        task = prompts.sequential_task(round_, agent, {turn.agent for turn in turns[since:]})
         parts = [prompts.question(debate.question, self.wording), *history, task]
-        system = self._system(debate, agent, full=True)
-        return [
-            Ask(
-                debate=debate.id,
-                agent=agent,
-                turn=now,
-                seen=now,
-                since=since,
-                messages=(Message("system", system), Message("user", "\n\n".join(parts))),
-                stop=(FULL.stop,),
-                max_tokens=self.max_tokens,
-                temperature=self.temperature,
-            )
-        ]
+        messages = Message("system", self._system(debate, agent, full=True)), Message("user", "\n\n".join(parts))
+        shown, temperature = (since, seen), self.temperature
+        return [self.ask(debate, agent, messages, round=round_, shown=shown, contract=FULL, temperature=temperature)]
 
-    def since(self, turn: int) -> int:
-        """The first turn that a turn's prompt shows."""
+    def shown(self, turn: int) -> tuple[int, int]:
         if self.history_rounds == -1:
-            return 0
-        return min(turn, max(0, turn // self.agents - self.history_rounds + 1) * self.agents)
-
-    def read(self, text: str, truncated: bool = False) -> Parsed:
-        return contract.read(text, FULL, truncated=truncated, order=self.order, max_votes=self.max_votes)
+            return 0, turn
+        return min(turn, max(0, turn // self.agents - self.history_rounds + 1) * self.agents), turn
 
     def _shown(self, turn: Turn) -> dict[str, str]:
         """What later agents see of a turn: every field, clipped."""
         if turn.parsed.error:
             return {"solution": prompts.UNREADABLE}
-        return {name: clip(said(turn.text, turn.parsed, name), self.max_chars_per_field) for name in FULL.names}
+        return {name: clip(turn.section(name), self.max_chars_per_field) for name in FULL.names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parallel(_Rules):
+class Parallel(_Rounds):
     """All agents of a round are asked at once and see earlier rounds only, votes hidden (SPEC 3.5).
 
     Each agent's prompts are one growing dialogue, its own replies in it as the exact tokens sampled (SPEC 3.7).
@@ -116,35 +104,40 @@ class Parallel(_Rules):
     personas: tuple[Persona, ...] = PERSONAS
 
     def __post_init__(self) -> None:
-        _Rules.__post_init__(self)
+        _Rounds.__post_init__(self)
         if not self.personas:
             raise UserError("personas: at least one is needed; leave it out for the five built-in ones")
 
+    @property
+    def name(self) -> str:
+        return "parallel"
+
+    @property
+    def contract(self) -> Contract:
+        return SHORT
+
+    @property
+    def one_dialogue(self) -> bool:
+        return True
+
     def wave(self, debate: Debate) -> list[Ask]:
-        now = len(debate.turns)
-        round_ = debate.round(now)
+        round_, missing = self.speakers(debate)
         if round_ >= self.max_rounds:
             return []
-        heard = [
-            f"{prompts.speaker(turn.agent, debate.round(index))}\n{quote(_blind(turn))}"
-            for index, turn in enumerate(debate.turns)
-        ]
+        heard = [f"{prompts.speaker(turn.agent, turn.round)}\n{quote(_blind(turn))}" for turn in debate.turns]
         return [
-            Ask(
-                debate=debate.id,
-                agent=agent,
-                turn=now + place,
-                seen=round_ * self.agents,
-                messages=self._dialogue(debate, agent, round_, heard),
-                stop=(SHORT.stop,),
-                max_tokens=self.max_tokens,
+            self.ask(
+                debate,
+                agent,
+                self._dialogue(debate, agent, round_, heard),
+                round=round_,
+                shown=(0, round_ * self.agents),
+                place=place,
+                contract=SHORT,
                 temperature=self.persona(agent).temperature,
             )
-            for place, agent in enumerate(_missing(debate, round_))
+            for place, agent in enumerate(missing)
         ]
-
-    def read(self, text: str, truncated: bool = False) -> Parsed:
-        return contract.read(text, SHORT, truncated=truncated, order=self.order, max_votes=self.max_votes)
 
     def _dialogue(self, debate: Debate, agent: int, round_: int, heard: list[str]) -> tuple[Message, ...]:
         """The agent's dialogue up to its turn in this round: the last round's, extended."""
@@ -163,64 +156,43 @@ class Parallel(_Rules):
         )
 
     def persona(self, agent: int) -> Persona:
-        """The character that holds a seat."""
         return self.personas[agent % len(self.personas)]
+
+    def alone(self, agent: int) -> Protocol:
+        return replace(self, agents=1, personas=(self.persona(agent),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Direct:
+class Direct(BaseProtocol):
     """No debate: each agent answers the question once, alone and in its own words. What debates are measured against."""
 
     agents: int = 1
-    max_tokens: int = 1024
     temperature: float = 0.0
 
+    @property
+    def name(self) -> str:
+        return "direct"
+
     def wave(self, debate: Debate) -> list[Ask]:
+        round_, missing = self.speakers(debate)
+        messages = (Message("user", prompts.question(debate.question)),)
         return [
-            Ask(
-                debate=debate.id,
-                agent=agent,
-                turn=len(debate.turns) + place,
-                seen=0,
-                messages=(Message("user", prompts.question(debate.question)),),
-                stop=(),
-                max_tokens=self.max_tokens,
-                temperature=self.temperature,
-            )
-            for place, agent in enumerate(_missing(debate, 0))
+            self.ask(debate, agent, messages, round=0, shown=(0, 0), place=place, temperature=self.temperature)
+            for place, agent in enumerate(missing if round_ == 0 else [])
         ]
 
-    def read(self, text: str, truncated: bool = False) -> Parsed:  # noqa: ARG002 (there is no contract to break)
-        return Parsed()
 
-
-def solution(debate: Debate, turn: Turn) -> str | None:
-    """What a turn answers: its solution, or all of it where there is no contract; ``None`` if it can't be read."""
-    if isinstance(debate.protocol, Direct):
-        return turn.text
-    return None if turn.parsed.error else said(turn.text, turn.parsed, "solution")
-
-
-def final_turn(debate: Debate, agent: int) -> int | None:
-    """The turn that an agent's final solution is in: its last one that can be read; ``None`` if it has none."""
-    said = range(len(debate.turns) - 1, -1, -1)
-    return next((i for i in said if debate.turns[i].agent == agent and solution(debate, debate.turns[i])), None)
-
-
-def _missing(debate: Debate, round_: int) -> list[int]:
-    """Who has not spoken in a round: everybody, unless a transcript breaks off within it."""
-    spoken = {turn.agent for turn in debate.turns[round_ * debate.agents :]}
-    return [agent for agent in range(debate.agents) if agent not in spoken]
+BUILT_IN: dict[str, type[BaseProtocol]] = {"sequential": Sequential, "parallel": Parallel, "direct": Direct}
 
 
 def consensus_reached(debate: Debate) -> bool:
     """Whether the last turn completed a round in which every agent said YES."""
-    turns, agents = debate.turns, debate.agents
-    return bool(turns) and len(turns) % agents == 0 and all(turn.parsed.consensus for turn in turns[-agents:])
+    last = [turn for turn in debate.turns if turn.round == debate.rounds - 1]
+    return len(last) == debate.agents and all(turn.parsed.consensus for turn in last)
 
 
 def _blind(turn: Turn) -> dict[str, str]:
     """What others see of a parallel turn: solution and evaluation, never its votes."""
     if turn.parsed.error:
         return {"solution": prompts.UNREADABLE}
-    return {name: said(turn.text, turn.parsed, name) for name in ("solution", "evaluation")}
+    return {name: turn.section(name) for name in ("solution", "evaluation")}

@@ -7,7 +7,7 @@ a dialogue that continues an earlier turn's names that turn.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, fields
 from itertools import pairwise
 from pathlib import Path
@@ -18,14 +18,30 @@ import numpy as np
 from peergrad.debate.contract import Order
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field, nearest
-from peergrad.debate.judge import read_verdict
+from peergrad.debate.imports import is_import_path
+from peergrad.debate.judge import JUDGE, read_verdict
+from peergrad.debate.payload import frozen
 from peergrad.debate.personas import Persona
 from peergrad.debate.prompts import Wording
-from peergrad.debate.protocols import MAX_AGENTS, Direct, Parallel, Sequential
-from peergrad.debate.types import Debate, Message, Parsed, Question, Style, Tokens, Turn, Usage, only_text
+from peergrad.debate.protocol import MAX_AGENTS, BaseProtocol, Recorded, imported_protocol
+from peergrad.debate.protocols import BUILT_IN
+from peergrad.debate.style import OPEN, STYLES, Style
+from peergrad.debate.types import (
+    Ask,
+    Contract,
+    Debate,
+    Message,
+    Op,
+    Parsed,
+    ParseError,
+    Question,
+    Section,
+    Tokens,
+    Turn,
+    Usage,
+    only_text,
+)
 
-Kind = type[Sequential] | type[Parallel] | type[Direct]
-_PROTOCOLS: dict[str, Kind] = {"sequential": Sequential, "parallel": Parallel, "direct": Direct}
 _ROLES = ("system", "user", "assistant")
 _INT32 = 2**31 - 1
 _TOKENS = b'"tokens": {'  # within text, quotes are escaped, so that no text can look like this
@@ -41,22 +57,25 @@ def dump(debate: Debate, *, thin: bool = False) -> str:
         line["question_id"] = question.id
     if question.answer is not None:
         line["answer"] = question.answer
-    if question.style != "open":
-        line["style"] = question.style
+    if question.style != OPEN:
+        line["style"] = question.style.name
     if question.dataset:
         line["dataset"] = question.dataset
-    settings = asdict(cast("Any", debate.protocol))
+    if question.payload is not None:
+        line["payload"] = question.payload
+    protocol = debate.protocol
+    settings = asdict(cast("Any", protocol))
     line["agents"] = settings.pop("agents")
-    line["protocol"] = next(name for name, kind in _PROTOCOLS.items() if isinstance(debate.protocol, kind))
-    line["settings"] = settings
+    line["protocol"] = protocol.name
+    line["settings"] = protocol.settings if isinstance(protocol, Recorded) else settings
     line["turns"] = [_dump_turn(debate, turn, index, thin) for index, turn in enumerate(debate.turns)]
     if debate.verdict:
         line["verdict"] = _dump_turn(debate, debate.verdict, len(debate.turns), thin)
-    text = json.dumps(line, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(line, ensure_ascii=False, allow_nan=False, default=dict)
     try:
         text.encode()
     except UnicodeEncodeError:  # half a surrogate pair in model text: escape, so that the file stays UTF-8
-        text = json.dumps(line, ensure_ascii=True, allow_nan=False)
+        text = json.dumps(line, ensure_ascii=True, allow_nan=False, default=dict)
     return text
 
 
@@ -66,28 +85,42 @@ def load(line: str | bytes, where: str = "transcript", *, thin: bool = False) ->
     ``thin`` passes over prompts and tokens too, which is many times faster; rewards need neither.
     """
     at = _parse_thin(line, where) if thin else Field.parse(line, where)
-    kind = _PROTOCOLS[at["protocol"].one_of(tuple(_PROTOCOLS))]
+    protocol = at["protocol"]
+    if not isinstance(protocol.value, str) or not is_import_path(protocol.value):
+        protocol.one_of(tuple(BUILT_IN))
     agents = at["agents"].whole(1, MAX_AGENTS)
     name = at["id"].text()
-    question = Question(
+    question = _load_question(at, name)
+    lines = list(at["turns"])
+    # A line without settings says nothing of the limit: what was played is what there was to play.
+    protocol = _load_protocol(at, agents, max_rounds=max(1, -(-len(lines) // agents)))
+    turns: list[Turn] = []
+    spoken: set[tuple[int, int]] = set()
+    for line_ in lines:
+        agent = line_.object()["agent"].whole(0, agents - 1, f": this debate has {agents} agents, counted from 0")
+        turn = _load_turn(line_, turns, agent, protocol, thin)
+        if (turn.round, agent) in spoken:
+            line_["agent"].wrong(f"agent {agent} has already spoken in round {turn.round + 1}; each speaks once a round")
+        spoken.add((turn.round, agent))
+        turns.append(turn)
+    verdict = _load_turn(at["verdict"].object(), turns, agents, protocol, thin) if "verdict" in at else None
+    return Debate(name, question, protocol, tuple(turns), verdict)
+
+
+def _load_question(at: Field, name: str) -> Question:
+    style = at.get("style", OPEN.name).text()
+    try:
+        payload = frozen(at.get("payload", None).value)
+    except UserError as error:
+        raise UserError(f"{at.where}, {error}") from None
+    return Question(
         id=at.get("question_id", name).text(),
         text=at["question"].text(),
         answer=None if at.get("answer", None).value is None else at["answer"].text(),
-        style=cast("Style", at.get("style", "open").one_of(("open", "boxed"))),
+        style=STYLES.get(style) or Style(style),  # one of somebody's own: its answers can't be compared
         dataset=at.get("dataset", "").text(),
+        payload=payload,
     )
-    said = list(at["turns"])
-    # A line without settings says nothing of the limit: what was played is what there was to play.
-    protocol = _load_protocol(at.get("settings", {}), kind, agents, max_rounds=max(1, -(-len(said) // agents)))
-    turns: list[Turn] = []
-    for index, turn in enumerate(said):
-        agent = turn.object()["agent"].whole(0, agents - 1, f": this debate has {agents} agents, counted from 0")
-        spoken = [earlier.agent for earlier in turns[index - index % agents :]]
-        if agent in spoken:
-            turn["agent"].wrong(f"agent {agent} has already spoken in round {index // agents + 1}; each speaks once a round")
-        turns.append(_load_turn(turn, turns, agent, protocol, protocol.read, thin))
-    verdict = _load_turn(at["verdict"].object(), turns, agents, protocol, read_verdict, thin) if "verdict" in at else None
-    return Debate(name, question, protocol, tuple(turns), verdict)
 
 
 def read_file(path: Path, *, thin: bool = False) -> Iterator[Debate]:
@@ -104,7 +137,9 @@ def read_file(path: Path, *, thin: bool = False) -> Iterator[Debate]:
 
 def _parse_thin(line: str | bytes, where: str) -> Field:
     try:
-        return Field.parse(_without_tokens(line) if isinstance(line, bytes) else line, where)
+        if isinstance(line, bytes) and b'"payload"' not in line:  # where tokens may be anything
+            return Field.parse(_without_tokens(line), where)
+        return Field.parse(line, where)
     except UserError:
         return Field.parse(line, where)  # says where in the line as it is
 
@@ -132,6 +167,7 @@ def _dump_turn(debate: Debate, turn: Turn, index: int, thin: bool) -> dict[str, 
         line["error"] = str(turn.parsed.error)
     else:
         line["sections"] = {section.name: section.inner for section in turn.parsed.sections}
+    line |= _dump_asked(debate, turn, index)
     usage = turn.used if thin else turn.usage
     if usage:
         line["usage"] = asdict(usage)
@@ -142,6 +178,20 @@ def _dump_turn(debate: Debate, turn: Turn, index: int, thin: bool) -> dict[str, 
         line["asked"] = _dump_messages(debate, turn.asked, before)
     if turn.tokens:
         line["tokens"] = _dump_tokens(debate, turn.tokens, before)
+    return line
+
+
+def _dump_asked(debate: Debate, turn: Turn, index: int) -> dict[str, Any]:
+    """What does not follow from the protocol's name: of a built-in one little, of others all that was read."""
+    if turn.agent == debate.agents:  # a judge
+        return {}
+    line: dict[str, Any] = {}
+    if turn.round != index // debate.agents:
+        line["round"] = turn.round
+    if turn.contract != debate.protocol.contract:
+        line["contract"] = turn.contract and turn.contract.names
+    if debate.protocol.name not in BUILT_IN and not turn.parsed.error:
+        line |= {"votes": turn.parsed.votes, "malformed": turn.parsed.malformed, "consensus": turn.parsed.consensus}
     return line
 
 
@@ -178,7 +228,25 @@ def _dialogue_after(turn: Turn) -> tuple[Message, ...]:
     return (*turn.asked, Message("assistant", turn.text, turn.tokens)) if turn.asked else ()
 
 
-def _load_protocol(at: Field, kind: Kind, agents: int, max_rounds: int) -> Sequential | Parallel | Direct:
+def _load_protocol(at: Field, agents: int, max_rounds: int) -> BaseProtocol:
+    name, settings = at["protocol"].value, at.get("settings", {})
+    if name in BUILT_IN:
+        return _built_in(settings, BUILT_IN[name], agents, max_rounds)
+    raw: dict[str, Any] = {one: settings[one].value for one in settings.names()}
+    kind = imported_protocol(name)
+    if kind is None:
+        return Recorded(agents=agents, protocol=name, settings=raw)
+    try:
+        return cast("Any", kind)(agents=agents, **{one: _frozen(value) for one, value in raw.items()})
+    except (TypeError, ValueError, UserError) as error:
+        settings.wrong(f"do not fit the protocol {name} ({error})")
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, cast("list[Any]", value))) if isinstance(value, list) else value
+
+
+def _built_in(at: Field, kind: type[BaseProtocol], agents: int, max_rounds: int) -> BaseProtocol:
     known = tuple(field.name for field in fields(kind) if field.name != "agents")
     settings: dict[str, Any] = {"max_rounds": max_rounds} if "max_rounds" in known else {}
     for name in at.names():
@@ -202,33 +270,64 @@ def _load_protocol(at: Field, kind: Kind, agents: int, max_rounds: int) -> Seque
     return kind(agents=agents, **settings)
 
 
-def _load_turn(
-    at: Field,
-    earlier: list[Turn],
-    agent: int,
-    protocol: Sequential | Parallel | Direct,
-    read: Callable[[str, bool], Parsed],
-    thin: bool,
-) -> Turn:
+def _load_turn(at: Field, earlier: list[Turn], agent: int, protocol: BaseProtocol, thin: bool) -> Turn:
+    """A turn, or the judge's, whose seat is the one after the last."""
     text, truncated = only_text(at["text"].text()), at.get("truncated", False).flag()
-    index = len(earlier)
-    in_turn = isinstance(protocol, Sequential)
-    all_seen = in_turn or agent == protocol.agents  # a judge
-    seen = at.get("seen", index if all_seen else index - index % protocol.agents)
-    seen = seen.whole(0, index, ": turns that existed when it was asked")
-    since = at.get("since", min(seen, protocol.since(index)) if in_turn and agent < protocol.agents else 0)
+    index, judge = len(earlier), agent == protocol.agents
+    first, last = (0, index) if judge else protocol.shown(index)
+    seen = at.get("seen", last).whole(0, index, ": turns that existed when it was asked")
+    since = at.get("since", min(seen, first)).whole(0, seen, ": the first turn it was shown")
+    round_ = 0 if judge else at.get("round", index // protocol.agents).whole(0, index)
+    contract = JUDGE if judge else _load_contract(at, protocol)
+    ask = Ask("", agent, index, seen, (), (), 0, since=since, round=round_, contract=contract)
+    if judge:
+        parsed = read_verdict(text, truncated)
+    else:
+        parsed = _load_parsed(at, text) if isinstance(protocol, Recorded) else protocol.read(ask, text, truncated)
     usage = at["usage"].object() if "usage" in at else None
     return Turn(
         agent=agent,
         seen=seen,
         text=text,
-        parsed=read(text, truncated),
+        parsed=parsed,
         truncated=truncated,
-        since=since.whole(0, seen, ": the first turn it was shown"),
+        since=since,
         asked=() if thin else tuple(_load_messages(at.get("asked", []), earlier)),
         tokens=_load_tokens(at["tokens"].object(), earlier, text) if "tokens" in at and not thin else None,
         usage=Usage(usage["prompt"].whole(0), usage["sampled"].whole(0)) if usage else None,
+        round=round_,
+        contract=contract,
     )
+
+
+def _load_contract(at: Field, protocol: BaseProtocol) -> Contract | None:
+    if "contract" not in at:
+        return protocol.contract
+    names = at["contract"]
+    return None if names.value is None else Contract(tuple(name.text() for name in names))
+
+
+def _load_parsed(at: Field, text: str) -> Parsed:
+    """What was read in a reply when it was given, by a protocol that is not here."""
+    if "error" in at:
+        kind, _, tag = at["error"].text().partition(" ")
+        return Parsed(error=ParseError(kind, tag.strip("<>") or None))
+    sections: list[Section] = []
+    spans = at.get("sections", {}).object()
+    for name in spans.names():
+        bounds = spans[name].wholes(0, len(text))
+        if len(bounds) != 2 or bounds[0] > bounds[1]:
+            spans[name].wrong("is no span; give where its text begins and ends")
+        sections.append(Section(name, bounds[0], bounds[1], (bounds[0], bounds[1])))
+    votes: list[tuple[int, Op, int]] = []
+    for vote in at.get("votes", []):
+        if len(vote.items()) != 3:
+            vote.wrong("is no vote; give the two agents and between them '>' or '='")
+        a, op, b = vote
+        votes.append((a.whole(0), cast("Op", op.one_of((">", "="))), b.whole(0)))
+    consensus = at.get("consensus", None)
+    agreed = None if consensus.value is None else consensus.flag()
+    return Parsed(tuple(sections), tuple(votes), at.get("malformed", 0).whole(0), agreed)
 
 
 def _load_messages(at: Field, earlier: list[Turn]) -> Iterator[Message]:

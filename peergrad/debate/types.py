@@ -9,26 +9,49 @@ import re
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from peergrad.debate.errors import UserError
+from peergrad.debate.fields import nearest
+from peergrad.debate.payload import frozen
+from peergrad.debate.personas import Persona
+from peergrad.debate.style import OPEN, STYLES, Style
+
 Ids = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 Op = Literal[">", "="]
-Style = Literal["open", "boxed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One thing to debate. ``style="boxed"`` asks for the final answer in ``\\boxed{}``, so that it can be graded."""
+    """One thing to debate.
+
+    ``style`` says how to answer; a built-in one may be given by its name: ``style="boxed"`` asks for the final answer in
+    ``\\boxed{}``. ``payload`` is for the grader alone (the tests of a program, a rubric): JSON-like data, which no agent is
+    shown. Lists in it become tuples.
+    """
 
     id: str
     text: str
     answer: str | None = None
-    style: Style = "open"
+    style: Style = OPEN
     dataset: str = ""
+    payload: Any = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.style, str):
+            if self.style not in STYLES:
+                raise UserError(f"style: {self.style!r} is not known; {nearest(self.style, tuple(STYLES))}")
+            object.__setattr__(self, "style", STYLES[self.style])
+        object.__setattr__(self, "payload", frozen(self.payload))
+
+    @property
+    def known(self) -> bool:
+        """Whether there is something to grade by."""
+        return self.answer is not None or self.payload is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,11 +128,29 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Contract:
+    """The sections a reply must have, each between tags, in this order."""
+
+    names: tuple[str, ...]
+
+    @property
+    def stop(self) -> str:
+        """The text after which there is nothing more to say (SPEC 3.11)."""
+        return f"</{self.names[-1]}>"
+
+    @property
+    def tags(self) -> list[str]:
+        """Opening and closing tags, in order."""
+        return [tag for name in self.names for tag in (f"<{name}>", f"</{name}>")]
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """A request that one agent speak: what it sees and how to sample it.
 
     ``debate``, ``agent`` and ``turn`` name it uniquely, which is what an engine seeds its randomness with.
-    The agent is shown words from turns ``since`` up to, not including, ``seen`` (SPEC 3.9).
+    The agent is shown words from turns ``since`` up to, not including, ``seen`` (SPEC 3.9). ``contract`` is how its reply is
+    read; without one the whole reply is the answer.
     """
 
     debate: str
@@ -121,6 +162,8 @@ class Ask:
     max_tokens: int
     temperature: float = 1.0
     since: int = 0
+    round: int = 0
+    contract: Contract | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +186,7 @@ class Reply:
 class ParseError:
     """Why a reply is unreadable (SPEC 1.6): a kind for machines, and the tag it is about, if any."""
 
-    kind: Literal["missing", "unclosed", "repeated", "order", "consensus", "truncated"]
+    kind: str
     tag: str | None = None
 
     def __str__(self) -> str:
@@ -152,16 +195,19 @@ class ParseError:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section as a span of the raw reply, its tags included (SPEC 1.4, 6.4)."""
+    """A section as a span of the raw reply, its tags included (SPEC 1.4, 6.4). ``between`` is the span of its text, if that
+    is not what lies between the tags.
+    """
 
     name: str
     start: int
     end: int
+    between: tuple[int, int] | None = None
 
     @property
     def inner(self) -> tuple[int, int]:
-        """The span between the tags."""
-        return self.start + len(self.name) + 2, self.end - len(self.name) - 3
+        """The span of its text, without the tags."""
+        return self.between or (self.start + len(self.name) + 2, self.end - len(self.name) - 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +226,10 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One agent speaking once. ``asked`` is what it was shown; a thinned-out transcript leaves it empty."""
+    """One agent speaking once. ``asked`` is what it was shown; a thinned-out transcript leaves it empty.
+
+    ``round`` counts from 0. ``contract`` is what the reply was read by.
+    """
 
     agent: int
     seen: int
@@ -191,6 +240,8 @@ class Turn:
     asked: tuple[Message, ...] = ()
     tokens: Tokens | None = None
     usage: Usage | None = None
+    round: int = 0
+    contract: Contract | None = None
 
     @staticmethod
     def of(ask: Ask, reply: Reply, parsed: Parsed) -> Turn:
@@ -205,7 +256,30 @@ class Turn:
             asked=ask.messages,
             tokens=reply.tokens,
             usage=reply.usage,
+            round=ask.round,
+            contract=ask.contract,
         )
+
+    def section(self, name: str) -> str:
+        """The text of a section, thinking markers left out (SPEC 1.3); empty if there is no such section."""
+        return next((section_text(self.text, s).strip() for s in self.parsed.sections if s.name == name), "")
+
+    @property
+    def answers(self) -> bool:
+        """Whether this turn was asked for a solution; other turns only judge."""
+        return self.contract is None or "solution" in self.contract.names
+
+    @property
+    def votes(self) -> bool:
+        """Whether this turn was asked for votes."""
+        return self.contract is not None and "comparison" in self.contract.names
+
+    @property
+    def solution(self) -> str | None:
+        """The answer in this turn: its solution, or all of it without a contract; ``None`` if there is none to read."""
+        if self.contract is None:
+            return self.text
+        return self.section("solution") if self.answers and not self.parsed.error else None
 
     @property
     def used(self) -> Usage | None:
@@ -222,24 +296,70 @@ def only_text(text: str) -> str:
     return text
 
 
+_THINK = re.compile(r"</?think>", re.IGNORECASE)
+
+
+def section_text(text: str, section: Section) -> str:
+    """What a section holds, thinking markers left out."""
+    start, end = section.inner
+    return _THINK.sub("", text[start:end])
+
+
 class Protocol(typing.Protocol):
-    """Who speaks when and sees what: a pure function of the transcript (SPEC 3.12)."""
+    """Who speaks when and sees what: a pure function of the transcript (SPEC 3.12). Derive one from ``BaseProtocol``."""
+
+    @property
+    def name(self) -> str:
+        """Its name in settings and transcripts: a built-in one's, or an import path."""
+        ...
 
     @property
     def agents(self) -> int: ...
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest reply."""
+        ...
+
+    @property
+    def contract(self) -> Contract | None:
+        """How replies are read, unless an ask has another contract."""
+        ...
+
+    @property
+    def ends_on_error(self) -> bool:
+        """Whether an unreadable reply ends the debate, and costs its author a reward of -1 (SPEC 3.4)."""
+        ...
+
+    @property
+    def one_dialogue(self) -> bool:
+        """Whether each prompt of an agent continues its last one, so that no token is computed twice."""
+        ...
 
     def wave(self, debate: Debate) -> list[Ask]:
         """The turns to ask for now, all at the same moment; [] means the debate is over."""
         ...
 
-    def read(self, text: str, truncated: bool = False) -> Parsed:
-        """Read a reply. Never raises: what is wrong with it is data."""
+    def read(self, ask: Ask, text: str, truncated: bool = False) -> Parsed:
+        """Read the reply to an ask. Never raises: what is wrong with it is data."""
+        ...
+
+    def shown(self, turn: int) -> tuple[int, int]:
+        """The turns that a turn's prompt shows, from the first up to, not including, the second."""
+        ...
+
+    def persona(self, agent: int) -> Persona | None:
+        """The character of an agent, if it has one."""
+        ...
+
+    def alone(self, agent: int) -> Protocol:
+        """The same for a debater without others, in the character of this agent."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Debate:
-    """A question, the protocol that rules, and the turns so far, in speaking order. Round of turn t is ``t // agents``.
+    """A question, the protocol that rules, and the turns so far, in speaking order.
 
     ``verdict`` is what a judge said when it was over, if there was one; its ``agent`` is ``agents``, a seat of its own.
     """
@@ -254,17 +374,23 @@ class Debate:
     def agents(self) -> int:
         return self.protocol.agents
 
+    @property
+    def rounds(self) -> int:
+        """How many rounds were begun."""
+        return max((turn.round for turn in self.turns), default=-1) + 1
+
     def __repr__(self) -> str:  # short, as for Tokens
         return f"Debate({self.id!r}, {self.agents} agents, {len(self.turns)} turns)"
 
-    def round(self, turn: int) -> int:
-        """The 0-based round that a turn belongs to."""
-        return turn // self.agents
+    def final_turn(self, agent: int) -> int | None:
+        """The index of the turn with an agent's final solution: the last one that can be read; ``None`` if it has none."""
+        turns = reversed(list(enumerate(self.turns)))
+        return next((index for index, turn in turns if turn.agent == agent and turn.solution), None)
 
     def extend(self, wave: Sequence[Ask], replies: Sequence[Reply]) -> Debate:
         """The debate after this wave was answered."""
-        read = self.protocol.read
-        said = tuple(
-            Turn.of(ask, reply, read(reply.text, reply.truncated)) for ask, reply in zip(wave, replies, strict=True)
+        turns = tuple(
+            Turn.of(ask, reply, self.protocol.read(ask, reply.text, reply.truncated))
+            for ask, reply in zip(wave, replies, strict=True)
         )
-        return replace(self, turns=self.turns + said)
+        return replace(self, turns=self.turns + turns)

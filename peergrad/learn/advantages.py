@@ -53,7 +53,7 @@ def _set(center: Center, index: int, scored: Scored, stream: Stream, unit: int) 
         return index
     if center == "batch":
         return None
-    return unit if stream.unit == "agent" else (scored.debate.turns[unit].agent, scored.debate.round(unit))
+    return unit if stream.unit == "agent" else (scored.debate.turns[unit].agent, scored.debate.turns[unit].round)
 
 
 def _baseline(values: Sequence[float], divide_by_std: bool) -> tuple[float, float]:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from peergrad.debate.types import Debate, Protocol, Question, Reply
+from peergrad.debate.types import Ask, Debate, Protocol, Question, Reply
 from peergrad.learn.datums import Datum, datums
 from peergrad.learn.trainer import Trainer
 
-# (debate so far, agent) → what that agent should say now; None: the lesson is over.
-Teacher = Callable[[Debate, int], str | None]
+# (debate so far, ask) → what the agent that is asked should say; None: the lesson is over.
+Teacher = Callable[[Debate, Ask], str | None]
 
 
 def demonstrate(trainer: Trainer, protocol: Protocol, question: Question, say: Teacher) -> Debate:
@@ -20,7 +20,7 @@ def demonstrate(trainer: Trainer, protocol: Protocol, question: Question, say: T
     while wave := protocol.wave(debate):
         replies: list[Reply] = []
         for ask in wave:
-            text = say(debate, ask.agent)
+            text = say(debate, ask)
             if text is None:
                 return debate
             replies.append(Reply(text, tokens=trainer.tokens(ask, text)))
@@ -46,10 +46,8 @@ def recorded(debates: Sequence[Debate]) -> Teacher:
     """A teacher who repeats recorded debates, each about the question that has its debate's name for an id."""
     by_name = {debate.id: debate for debate in debates}
 
-    def say(debate: Debate, agent: int) -> str | None:
-        round_ = len(debate.turns) // debate.agents
-        record = by_name[debate.question.id]
-        turns = [turn for index, turn in enumerate(record.turns) if record.round(index) == round_ and turn.agent == agent]
-        return turns[0].text if turns else None
+    def say(debate: Debate, ask: Ask) -> str | None:
+        turns = by_name[debate.question.id].turns
+        return next((turn.text for turn in turns if (turn.round, turn.agent) == (ask.round, ask.agent)), None)
 
     return say

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Literal
 
-from peergrad.debate.protocols import Parallel
 from peergrad.debate.types import Debate
 
 Cost = Literal["processed", "sampled"]
@@ -25,7 +24,7 @@ def cost(debate: Debate, by: Cost = "processed") -> int | None:
         return None
     if by == "sampled":
         return sum(one.sampled for one in used if one)
-    if isinstance(debate.protocol, Parallel):
+    if debate.protocol.one_dialogue:
         last = {turn.agent: one for turn, one in zip(debate.turns, used, strict=True) if one}
         return sum(one.prompt + one.sampled for one in last.values())
     return sum(one.prompt + one.sampled for one in used if one)

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from peergrad.debate.contract import said
-from peergrad.debate.protocols import Parallel, final_turn, solution
 from peergrad.debate.types import Debate, Protocol, Usage
 from peergrad.reward.pairwise import win_rate
 from peergrad.reward.tally import Counts, Vote, tally, verdict_votes
@@ -19,8 +17,8 @@ from peergrad.tasks.grading import answer_name
 class Final:
     """What an agent answers in the end: its last solution that can be read, if it has one, and how it fared in the votes.
 
-    ``answer`` is what is in the solution's last box, under a name that equal answers share. ``last`` is false if the agent
-    said something unreadable after it.
+    ``answer`` is what the question's style finds in the solution, under a name that equal answers share. ``last`` is false
+    if the agent said something unreadable after it.
     """
 
     agent: int
@@ -84,15 +82,15 @@ def _winners(
 
 
 def _final(debate: Debate, agent: int, votes: Sequence[Vote], rate: float) -> Final:
-    at = final_turn(debate, agent)
-    text = None if at is None else solution(debate, debate.turns[at])
-    spoke = [index for index, turn in enumerate(debate.turns) if turn.agent == agent]
+    at = debate.final_turn(agent)
+    text = None if at is None else debate.turns[at].solution
+    spoke = [index for index, turn in enumerate(debate.turns) if turn.agent == agent and turn.answers]
     about = [vote for vote in votes if agent in (vote.a, vote.b) and vote.author != agent]
     return Final(
         agent=agent,
-        round=None if at is None else debate.round(at),
+        round=None if at is None else debate.turns[at].round,
         solution=text,
-        answer=None if text is None else answer_name(text),
+        answer=None if text is None else answer_name(debate.question, text),
         last=bool(spoke) and spoke[-1] == at,
         won=sum(vote.op == ">" and vote.a == agent for vote in about),
         tied=sum(vote.op == "=" for vote in about),
@@ -111,7 +109,8 @@ def seat_name(protocol: Protocol, agent: int) -> str:
     """What to call who holds a seat: the agent with its character, or the judge."""
     if agent == protocol.agents:
         return "Judge"
-    return f"Agent {agent} ({protocol.persona(agent).name})" if isinstance(protocol, Parallel) else f"Agent {agent}"
+    persona = protocol.persona(agent)
+    return f"Agent {agent} ({persona.name})" if persona else f"Agent {agent}"
 
 
 def as_object(end: Ending, models: Sequence[str]) -> dict[str, Any]:
@@ -120,8 +119,8 @@ def as_object(end: Ending, models: Sequence[str]) -> dict[str, Any]:
     return {
         "id": debate.id,
         "question": debate.question.text,
-        "protocol": "parallel" if isinstance(debate.protocol, Parallel) else "sequential",
-        "rounds": -(-len(debate.turns) // debate.agents),
+        "protocol": debate.protocol.name,
+        "rounds": debate.rounds,
         "winner": winner,
         "winners": list(end.winners),
         "decided_by": end.by,
@@ -135,20 +134,20 @@ def as_object(end: Ending, models: Sequence[str]) -> dict[str, Any]:
 
 
 def _agent(debate: Debate, final: Final, models: Sequence[str]) -> dict[str, Any]:
-    persona = debate.protocol.persona(final.agent).name if isinstance(debate.protocol, Parallel) else None
+    persona = debate.protocol.persona(final.agent)
     line = asdict(final) | {"round": None if final.round is None else final.round + 1}
-    return {"agent": line.pop("agent"), "model": models[final.agent], "persona": persona} | line
+    return {"agent": line.pop("agent"), "model": models[final.agent], "persona": persona and persona.name} | line
 
 
 def _judge(debate: Debate, models: Sequence[str]) -> Mapping[str, Any] | None:
     if not debate.verdict:
         return None
-    evaluation = said(debate.verdict.text, debate.verdict.parsed, "evaluation")
+    evaluation = debate.verdict.section("evaluation")
     error = debate.verdict.parsed.error
     return {"model": models[debate.agents], "evaluation": evaluation, "error": str(error) if error else None}
 
 
 def _vote(debate: Debate, vote: Vote) -> dict[str, Any]:
     judge = vote.author == debate.agents
-    round_ = None if judge else debate.round(vote.turn) + 1
+    round_ = None if judge else debate.turns[vote.turn].round + 1
     return {"author": "judge" if judge else vote.author, "round": round_, "a": vote.a, "op": vote.op, "b": vote.b}

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from peergrad.debate.protocols import solution
-from peergrad.debate.types import Debate
+from peergrad.debate.types import Debate, Turn
 from peergrad.reward import rewards
-from peergrad.tasks.base import UNANSWERED, Grade, Grader, Task, grade_all
+from peergrad.tasks.base import NOT_ASKED, UNANSWERED, Grade, Grader, Task, grade_all
 
 Truth = tuple[bool | None, ...]
 
@@ -19,36 +18,44 @@ def truth_of(task: Task) -> Callable[[Debate], rewards.Truth]:
     def of(debate: Debate) -> rewards.Truth:
         @cache
         def right(turn: int) -> bool | None:
-            text = solution(debate, debate.turns[turn])
-            grade = UNANSWERED if text is None else task.grade(debate.question, text)
+            said = debate.turns[turn]
+            if not said.answers:
+                return None
+            grade = UNANSWERED if said.solution is None else task.grade(debate.question, said.solution)
             return None if grade.timed_out else grade.correct
 
-        return right if debate.question.answer is not None else rewards.nobody_knows
+        return right if debate.question.known else rewards.nobody_knows
 
     return of
 
 
 def turn_grades(debates: Sequence[Debate], grade: Grader) -> list[tuple[Grade, ...]]:
-    """The grade of every turn of every debate; an unreadable one answers nothing."""
-    solutions = [(debate, solution(debate, turn)) for debate in debates for turn in debate.turns]
-    graded = iter(grade_all(grade, [(debate.question, text) for debate, text in solutions if text is not None]))
-    every = iter([UNANSWERED if text is None else next(graded) for _, text in solutions])
-    return [tuple(next(every) for _ in debate.turns) for debate in debates]
+    """The grades of every turn of every debate; an unreadable one answers nothing."""
+    turns = [(debate.question, turn) for debate in debates for turn in debate.turns]
+    grades = iter(grade_all(grade, [(question, text) for question, turn in turns if (text := turn.solution) is not None]))
+
+    def of(turn: Turn) -> Grade:
+        return next(grades) if turn.solution is not None else UNANSWERED if turn.answers else NOT_ASKED
+
+    return [tuple(of(turn) for turn in debate.turns) for debate in debates]
 
 
 def known_grades(debates: Sequence[Debate], grade: Grader) -> list[tuple[Grade, ...] | None]:
     """The grades of each debate whose answer is known; ``None`` for the others."""
-    known = iter(turn_grades([debate for debate in debates if debate.question.answer is not None], grade))
-    return [None if debate.question.answer is None else next(known) for debate in debates]
+    known = iter(turn_grades([debate for debate in debates if debate.question.known], grade))
+    return [next(known) if debate.question.known else None for debate in debates]
 
 
 def final_grades(debate: Debate, grades: Sequence[Grade], rounds: int | None = None) -> list[Grade]:
     """Each agent's last answer, or its last within so many rounds; one who did not speak has none."""
-    spoken = list(zip(debate.turns, grades, strict=True))
-    last = {turn.agent: grade for turn, grade in spoken[: None if rounds is None else rounds * debate.agents]}
+    last = {
+        turn.agent: grade
+        for turn, grade in zip(debate.turns, grades, strict=True)
+        if turn.answers and (rounds is None or turn.round < rounds)
+    }
     return [last.get(agent, UNANSWERED) for agent in range(debate.agents)]
 
 
 def truth(grades: Sequence[Grade]) -> Truth:
-    """Per turn, whether it is right; ``None`` where the grader ran out of time, so that nobody knows."""
-    return tuple(None if grade.timed_out else grade.correct for grade in grades)
+    """Per turn, whether it is right; ``None`` where nobody knows: the grader ran out of time, or no answer was asked for."""
+    return tuple(grade.correct if grade.asked and not grade.timed_out else None for grade in grades)

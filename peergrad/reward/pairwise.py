@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from peergrad.debate.protocols import Sequential
 from peergrad.debate.types import Debate
 from peergrad.reward.stream import Stream
 from peergrad.reward.tally import Tally, Vote
@@ -24,9 +23,8 @@ SCORES = {"win_rate": win_rate, "win_minus_loss": win_minus_loss}
 
 
 def step_rewards(debate: Debate) -> list[float]:
-    """Per turn: -1 for the unreadable reply that ends a sequential debate, else 0 (SPEC 3.4)."""
-    ends = isinstance(debate.protocol, Sequential)
-    return [-1.0 if ends and turn.parsed.error else 0.0 for turn in debate.turns]
+    """Per turn: -1 for the unreadable reply that ends a debate, else 0 (SPEC 3.4)."""
+    return [-1.0 if debate.protocol.ends_on_error and turn.parsed.error else 0.0 for turn in debate.turns]
 
 
 def returns(debate: Debate, tallied: Tally, name: str, scores: Sequence[float]) -> Stream:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from peergrad.debate.protocols import final_turn
 from peergrad.debate.types import Debate, Op, Turn
 
 SelfVotes = Literal["drop", "keep"]
@@ -96,7 +95,7 @@ def verdict_votes(debate: Debate) -> tuple[Vote, ...]:
     """
     if not debate.verdict:
         return ()
-    ends = {agent: final_turn(debate, agent) for agent in range(debate.agents)}
+    ends = {agent: debate.final_turn(agent) for agent in range(debate.agents)}
     valid: list[Vote] = []
     for a, op, b in debate.verdict.parsed.votes:
         judged_a, judged_b = ends.get(a), ends.get(b)
@@ -111,8 +110,8 @@ def last_seen(debate: Debate, turn: Turn, agent: int) -> int | None:
 
 
 def vote_due(debate: Debate, turn: Turn) -> bool:
-    """Whether the author could see words of at least two other agents (SPEC 4.6)."""
-    return len({other.agent for other in debate.turns[turn.since : turn.seen]} - {turn.agent}) >= 2
+    """Whether votes were asked for, and the author could see words of at least two other agents (SPEC 4.6)."""
+    return turn.votes and len({other.agent for other in debate.turns[turn.since : turn.seen]} - {turn.agent}) >= 2
 
 
 def _one_per_pair(votes: list[Vote]) -> tuple[list[Vote], int, int]:

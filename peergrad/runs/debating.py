@@ -1,4 +1,4 @@
-"""Debates for their own sake (SPEC 9.6): who sits where, play what is not kept yet, keep it."""
+"""Debates for their own sake (SPEC 9.6): who holds which seat, and playing the debates that a transcript is missing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,10 @@ from typing import Any
 from peergrad.config import DebatesConfig
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.play import play_all
-from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.sampler import Answer, Sampler, Seats, all_of, answered
-from peergrad.debate.types import Ask, Debate, Question, Reply
-from peergrad.runs.kept import Transcript
+from peergrad.debate.types import Ask, Debate, Protocol, Question, Reply
 from peergrad.runs.model_pool import ModelPool, ModelRef, keys_of, model_ref, policy_of
+from peergrad.runs.transcript_log import TranscriptLog
 from peergrad.settings import flat
 from peergrad.tasks.lines import name_of
 
@@ -69,7 +68,7 @@ class DebatesPlan:
     """Settings with what they name, checked: nothing heavy is loaded yet. ``refs`` are by seat, a judge's last."""
 
     config: DebatesConfig
-    protocol: Parallel | Sequential
+    protocol: Protocol
     questions: tuple[Question, ...]
     refs: tuple[ModelRef, ...]
     models: tuple[str, ...]
@@ -78,8 +77,26 @@ class DebatesPlan:
     @property
     def usual(self) -> frozenset[int]:
         """The seats that the model holds: whoever sits elsewhere is called by its seat."""
-        given = {int(given.partition("=")[0]) for given in self.config.seats.seat} | {self.protocol.agents}
-        return frozenset(range(self.protocol.agents)) - given
+        others = {int(setting.partition("=")[0]) for setting in self.config.seats.seat}
+        return frozenset(range(self.protocol.agents)) - others
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What decides what is said."""
+        config = flat(self.config)
+        settings = {name: config[name] for name in (*flat(self.config.debate), "style", "stops", "send_temperature", "seed")}
+        seats = [
+            {"model": one.base, "adapter": str(one.adapter) if one.adapter else None, "server": one.url} for one in self.refs
+        ]
+        agents = self.protocol.agents
+        return {"seats": seats[:agents], "judge": seats[agents] if len(seats) > agents else None, "settings": settings}
+
+    def usd(self, debate: Debate) -> float:
+        """What the replies of a debate cost, in dollars; what was asked more than once is not in it."""
+        turns = [*debate.turns, *([debate.verdict] if debate.verdict else [])]
+        used = [turn.used for turn in turns if turn.used and self.refs[turn.agent].url]
+        api = self.config.api
+        return sum(one.prompt * api.price_in + one.sampled * api.price_out for one in used) / 1e6
 
 
 def plan(config: DebatesConfig, questions: Sequence[Question], name: str, origin: str) -> DebatesPlan:
@@ -110,14 +127,15 @@ def plan(config: DebatesConfig, questions: Sequence[Question], name: str, origin
         models.append(seats.judge)
     if seats.out and seats.out.suffix != ".jsonl":
         raise UserError(f"out: {seats.out} is no .jsonl file; give a name that ends so")
-    made = DebatesPlan(config, protocol, tuple(questions), tuple(refs), tuple(models), Path())
-    return replace(made, out=seats.out or Path("debates") / f"{_file_name(made, name, origin)}.jsonl")
+    plan = DebatesPlan(config, protocol, tuple(questions), tuple(refs), tuple(models), Path())
+    return replace(plan, out=seats.out or Path("debates") / f"{_file_name(plan.facts, name, origin)}.jsonl")
 
 
-def _seats(given: Sequence[str], agents: int) -> dict[int, str]:
-    found: dict[int, str] = {}
-    for one in given:
-        number, equals, model = one.partition("=")
+def _seats(settings: Sequence[str], agents: int) -> dict[int, str]:
+    """The models that ``SEAT=MODEL`` settings name, by seat."""
+    models: dict[int, str] = {}
+    for setting in settings:
+        number, equals, model = setting.partition("=")
         if not equals or not number.strip().isdecimal() or len(number) > 6 or not model.strip():
             raise UserError(
                 "seat: is not SEAT=MODEL; give the seat's number, from 0, and a model, such as 0=gpt-x@https://…/v1"
@@ -125,10 +143,10 @@ def _seats(given: Sequence[str], agents: int) -> dict[int, str]:
         seat = int(number)
         if seat >= agents:
             raise UserError(f"seat {seat}: there is none; {agents} agents have the seats 0 to {agents - 1}")
-        if seat in found:
+        if seat in models:
             raise UserError(f"seat {seat}: is given twice; give it one model")
-        found[seat] = model.strip()
-    return found
+        models[seat] = model.strip()
+    return models
 
 
 def _model_ref(where: str, name: str) -> ModelRef:
@@ -138,97 +156,62 @@ def _model_ref(where: str, name: str) -> ModelRef:
         raise UserError(f"{where}: {error}") from None
 
 
-def _facts(made: DebatesPlan) -> dict[str, Any]:
-    """What decides what is said."""
-    settings = {
-        name: flat(made.config)[name] for name in (*flat(made.config.debate), "style", "stops", "send_temperature", "seed")
-    }
-    seats = [
-        {"model": one.base, "adapter": str(one.adapter) if one.adapter else None, "server": one.url} for one in made.refs
-    ]
-    agents = made.protocol.agents
-    return {"seats": seats[:agents], "judge": seats[agents] if len(seats) > agents else None, "settings": settings}
-
-
-def _file_name(made: DebatesPlan, name: str, origin: str) -> str:
+def _file_name(facts: dict[str, Any], name: str, origin: str) -> str:
     """The name with a hash of all that decides what is said: other settings go to another file."""
-    facts = json.dumps([_facts(made), origin])
-    return f"{name_of(name).rpartition('-')[0] or 'debate'}-{hashlib.sha256(facts.encode()).hexdigest()[:6]}"
+    text = json.dumps([facts, origin])
+    return f"{name_of(name).rpartition('-')[0] or 'debate'}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
-async def debate_all(made: DebatesPlan, watch: DebatesWatcher, listener: Listener | None = None) -> list[Debate]:
-    """Play what is not kept yet, and keep it as it ends. Returns all debates there are, in the order of the questions."""
-    transcript = Transcript(made.out, watch.warn)
-    with transcript.begun(_facts(made)) as kept:
-        _check_questions(made, kept)
-        missing = [question for question in made.questions if question.id not in kept]
-        watch.begin([kept[question.id] for question in made.questions if question.id in kept], len(missing))
+async def debate_all(plan: DebatesPlan, watch: DebatesWatcher, listener: Listener | None = None) -> list[Debate]:
+    """Play the debates that are missing, and save each as it ends. Returns all debates in the order of the questions."""
+    log = TranscriptLog(plan.out, watch.warn)
+    with log.opened(plan.facts) as debates:
+        for question in plan.questions:
+            if question.id in debates and debates[question.id].question != question:
+                raise UserError(f"out: {plan.out} holds a debate {question.id!r} about another question; give another file")
+        missing = [question for question in plan.questions if question.id not in debates]
+        watch.begin([debates[question.id] for question in plan.questions if question.id in debates], len(missing))
         if missing:
-            config = made.config
+            config = plan.config
             hear = listener.heard if listener else None
-            loading = ModelPool(config.engine, config.api, config.seats.seed, watch.say, hear, expected=made.refs)
+            loading = ModelPool(config.engine, config.api, config.seats.seed, watch.say, hear, expected=plan.refs)
             async with loading as pool:
-                work = _Debating(made, transcript, watch, pool)
-                await work.play(missing, kept)
-    return [kept[question.id] for question in made.questions if question.id in kept]
-
-
-def paid(made: DebatesPlan, debate: Debate) -> float:
-    """What the replies of a debate cost, in dollars; what was asked more than once is not in it."""
-    turns = [turn for turn in (*debate.turns, *filter(None, [debate.verdict])) if turn.used and made.refs[turn.agent].url]
-    api = made.config.api
-    return sum(turn.used.prompt * api.price_in + turn.used.sampled * api.price_out for turn in turns if turn.used) / 1e6
-
-
-def _check_questions(made: DebatesPlan, kept: Mapping[str, Debate]) -> None:
-    for question in made.questions:
-        if question.id in kept and kept[question.id].question != question:
-            raise UserError(f"out: {made.out} holds a debate {question.id!r} about another question; give another file")
+                await _Debating(plan, log, watch, pool).play(missing, debates)
+    return [debates[question.id] for question in plan.questions if question.id in debates]
 
 
 class _Debating:
-    """A sitting under way."""
+    """Debates under way."""
 
-    def __init__(self, made: DebatesPlan, transcript: Transcript, watch: DebatesWatcher, pool: ModelPool) -> None:
-        self._made, self._transcript, self._watch, self._pool = made, transcript, watch, pool
+    def __init__(self, plan: DebatesPlan, log: TranscriptLog, watch: DebatesWatcher, pool: ModelPool) -> None:
+        self._plan, self._log, self._watch, self._pool = plan, log, watch, pool
         self._local = Took()
         self._since = time.monotonic()
         self._begun: dict[str, float] = {}
 
-    async def play(self, missing: Sequence[Question], kept: dict[str, Debate]) -> None:
-        made = self._made
-
+    async def play(self, missing: Sequence[Question], debates: dict[str, Debate]) -> None:
         def done(debate: Debate | None) -> None:
             if debate:
-                self._transcript.keep(debate, asdict(self._took()))
-                kept[debate.id] = debate
+                self._log.add(debate, asdict(self._took()))
+                debates[debate.id] = debate
             begun = self._begun.get(debate.id, self._since) if debate else self._since
             self._watch.ended(debate, self._took(), time.monotonic() - begun)
 
-        sampler, judge_tokens = await self._sampler(), made.protocol.max_tokens if made.config.seats.judge else 0
+        plan = self._plan
+        sampler, judge_tokens = await self._sampler(), plan.protocol.max_tokens if plan.config.seats.judge else 0
         self._since = time.monotonic()  # loading is not part of it
-        played = await play_all(made.protocol, missing, sampler, judge_tokens=judge_tokens, done=done)
-        self._transcript.took(asdict(self._took()))
-        if played.halted:
-            note = f"What is done is kept in {made.out}; the same command goes on with it, the budget anew"
-            raise EngineError(f"{played.halted}. {note}")
-        if played.dropped:
-            first, count = next(iter(played.dropped.values())), len(played.dropped)
-            what = (
-                "the debate was dropped"
-                if len(missing) == 1
-                else f"{count} of {len(missing)} debates were dropped, the first"
-            )
-            raise EngineError(f"{what} because {first}. The same command plays what is missing")
+        played = await play_all(plan.protocol, missing, sampler, judge_tokens=judge_tokens, done=done)
+        self._log.note_spent(asdict(self._took()))
+        played.usable(most=0, note=f"What is done is in {plan.out}; the same command resumes it (a budget counts anew)")
 
     async def _sampler(self) -> Sampler:
         """A sampler for every seat; seats of one model share theirs. The model's is first: the key is its server's."""
-        made = self._made
+        plan = self._plan
         of: dict[ModelRef, Sampler] = {}
         seats: dict[int, Sampler] = {}
-        for seat in sorted(range(len(made.refs)), key=lambda seat: (seat not in made.usual, seat)):
-            who = made.refs[seat]
-            where = "" if seat in made.usual else "judge" if seat == made.protocol.agents else f"seat {seat}"
+        for seat in sorted(range(len(plan.refs)), key=lambda seat: (seat not in plan.usual, seat)):
+            who = plan.refs[seat]
+            where = "" if seat in plan.usual else "judge" if seat == plan.protocol.agents else f"seat {seat}"
             try:
                 of[who] = of.get(who) or await self._pool.sampler(who)
             except (UserError, EngineError) as error:
@@ -256,21 +239,21 @@ class _Debating:
 class _Seat:
     """Who holds a seat: tells of every reply as it comes, and says in errors which seat it is."""
 
-    def __init__(self, sampler: Sampler, where: str, told: _Debating, *, local: bool) -> None:
-        self._sampler, self._where, self._told, self._local = sampler, where, told, local
+    def __init__(self, sampler: Sampler, where: str, debating: _Debating, *, local: bool) -> None:
+        self._sampler, self._where, self._debating, self._local = sampler, where, debating, local
 
     async def sample(self, asks: Sequence[Ask]) -> Sequence[Answer]:
         return await all_of([self._one(ask) for ask in asks])
 
     async def _one(self, ask: Ask) -> Answer:
-        self._told.asked(ask)
+        self._debating.asked(ask)
         try:
             (answer,) = await answered(self._sampler, [ask])
         except UserError as error:
             raise UserError(self._named(error)) from None
         if isinstance(answer, EngineError):
             return type(answer)(self._named(answer))
-        self._told.replied(ask, answer, self._local)
+        self._debating.replied(ask, answer, self._local)
         return answer
 
     def _named(self, error: Exception) -> str:

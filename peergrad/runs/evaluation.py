@@ -13,22 +13,22 @@ from typing import Any
 
 from peergrad.config import EvalConfig
 from peergrad.debate.errors import EngineError, UserError
-from peergrad.debate.play import play_all
-from peergrad.debate.protocols import Direct, Parallel, Sequential
+from peergrad.debate.play import Played, play_all
+from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler, Seats, all_of
 from peergrad.debate.types import Debate, Protocol, Question
 from peergrad.engines.shared.meter import Meter
 from peergrad.measure.budget import cost, draws
 from peergrad.measure.outcome import Outcome, counted, debate_outcome, direct_outcome, joined, seat_outcome
 from peergrad.measure.result import result
-from peergrad.runs.eval_folder import EvalFolder
+from peergrad.runs.eval_folder import EvalFolder, read_result
 from peergrad.runs.model_pool import ModelPool, ModelRef, model_ref, policy_of, weights_of
-from peergrad.settings import flat, from_file, to_toml
+from peergrad.settings import flat
 from peergrad.tasks.base import Grader, Task
 from peergrad.tasks.files import fingerprint
 from peergrad.tasks.open import left_out
 
-# What may be changed when an evaluation goes on: it decides how fast it is, not what is measured.
+# What may be changed when an evaluation is resumed: it decides how fast it is, not what is measured.
 _FREE = ("out", "device", "threads", "kv_gb", "max_rows", "deadline_s", "key_env", "max_concurrent", "timeout_s", "retries")
 _FREE += ("price_in", "price_out", "budget_tokens", "budget_usd", "server_keys")
 
@@ -54,7 +54,7 @@ class EvalPlan:
     """An evaluation's settings with what they name, checked: nothing heavy is loaded yet."""
 
     config: EvalConfig
-    protocol: Parallel | Sequential
+    protocol: Protocol
     task: Task
     questions: tuple[Question, ...]
     policy: ModelRef
@@ -66,13 +66,28 @@ class EvalPlan:
         """How many independent answers there are at least."""
         return self.config.measure.samples or self.config.debate.agents
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is evaluated."""
+        return {
+            "format": 1,
+            "model": self.config.engine.model,
+            "base": self.policy.base,
+            "server": self.policy.url,
+            "adapter_sha256": _weights(self.policy),
+            "opponent_sha256": _weights(self.opponent),
+            "task": self.task.name,
+            "questions_sha256": fingerprint(self.questions),
+            "asked": len(self.questions),
+        }
+
 
 def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = frozenset()) -> EvalPlan:
     """Check everything that can be checked without a model. What was trained on (text, answer) is not asked."""
     every = [task[index] for index in range(len(task))]
     questions, notes = _to_ask([question for question in every if (question.text, question.answer) not in trained])
     if not questions:
-        why = "were all trained on" if trained and any(q.answer is not None for q in every) else "have no answers"
+        why = "were all trained on" if trained and any(q.known for q in every) else "have no answers"
         raise UserError(f"task: its questions {why}, so there is nothing to measure; name others")
     if len(every) > len(questions) and trained:
         notes.insert(0, f"{len(every)} questions, less those that the run was trained on and those that repeat")
@@ -92,7 +107,7 @@ def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = 
 
 def _to_ask(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
     """Those that have an answer, each once; and what there is to say about the others."""
-    answered = [question for question in questions if question.answer is not None]
+    answered = [question for question in questions if question.known]
     first: dict[tuple[str, str | None], Question] = {}
     for question in answered:
         first.setdefault((question.text, question.answer), question)
@@ -105,44 +120,37 @@ def _to_ask(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
 
 
 async def evaluate(
-    made: EvalPlan,
+    plan: EvalPlan,
     out: Path,
     watch: EvalWatcher,
     show: Callable[[Mapping[str, Any]], str],
     sampler_of: Callable[[ModelRef], Awaitable[Sampler]] | None = None,
 ) -> dict[str, Any]:
-    """Evaluate, in a folder; one that was interrupted goes on where it was. ``show`` turns the result into a table."""
-    for note in made.notes:
+    """Evaluate, in a folder; an evaluation that was interrupted is resumed. ``show`` turns the result into a table."""
+    for note in plan.notes:
         watch.warn(note)
-    folder = EvalFolder(out, watch.warn)
-    if not folder.exists:
-        folder.refuse_strangers(to_toml(made.config))
-    with folder.locked():
-        if folder.begun:
-            _same(folder, made)
-            folder.make()
-            if folder.finished and not (found := folder.result())["dropped"]:
-                watch.say(f"{folder.path} is finished; this is what was found. Give another folder (out) to evaluate again")
-                return found
-        expected = (made.policy, made.opponent or made.policy)
-        config = made.config
+    folder, config, facts = EvalFolder(out, watch.warn), plan.config, plan.facts
+    with folder.opened(config, facts, _FREE):
+        if folder.resumable and folder.finished and not (before := read_result(folder.path))["dropped"]:
+            watch.say(f"{folder.path} is finished; this is its result. Give another folder (out) to evaluate again")
+            return before
+        expected = (plan.policy, plan.opponent or plan.policy)
         async with ModelPool(config.engine, config.api, config.measure.seed, watch.say, expected=expected) as pool:
-            pool.meter.spent = folder.spent()  # a budget is for all sittings together
+            pool.meter.spent = folder.spent()  # a budget is for all sessions together
             sampler_of = sampler_of or pool.sampler
-            policy = await sampler_of(made.policy)
-            opponent = await sampler_of(made.opponent) if made.opponent else None
-            if not folder.begun:
-                folder.begin(to_toml(made.config), _facts(made))
-            work = _Evaluation(made, folder, watch, pool.meter)
+            policy = await sampler_of(plan.policy)
+            opponent = await sampler_of(plan.opponent) if plan.opponent else None
+            folder.begin(config, facts)
+            evaluation = _Evaluation(plan, folder, watch, pool.meter)
             try:
-                measure = await work.play(policy, opponent)
+                measure = await evaluation.play(policy, opponent)
             finally:
                 folder.flush()
         outcome = await asyncio.to_thread(measure)  # comparing answers may take long, and signals must be heard
-        about = _facts(made) | {"dropped": work.dropped, "times": folder.times(), "settings": _plain(flat(made.config))}
-        found = result(outcome, made.task.name, {q.id: fingerprint([q])[:16] for q in made.questions}) | about
-        folder.publish(found, show(found))
-    return found
+        about = facts | {"dropped": evaluation.dropped, "times": folder.times(), "settings": _plain(flat(config))}
+        measured = result(outcome, plan.task.name, {q.id: fingerprint([q])[:16] for q in plan.questions}) | about
+        folder.publish(measured, show(measured))
+    return measured
 
 
 @dataclass(frozen=True)
@@ -157,15 +165,15 @@ class _Batch:
 class _Evaluation:
     """One evaluation under way."""
 
-    def __init__(self, made: EvalPlan, folder: EvalFolder, watch: EvalWatcher, meter: Meter) -> None:
-        self.made, self.folder, self.watch, self.meter = made, folder, watch, meter
+    def __init__(self, plan: EvalPlan, folder: EvalFolder, watch: EvalWatcher, meter: Meter) -> None:
+        self.plan, self.folder, self.watch, self.meter = plan, folder, watch, meter
         self.dropped: dict[str, str] = {}
-        self._kept: dict[str, dict[str, Debate]] = {}
+        self._debates: dict[str, dict[str, Debate]] = {}
 
     async def play(self, policy: Sampler, opponent: Sampler | None) -> Callable[[], Outcome]:
         """Play all parts; what is returned measures them. Questions of which anything was dropped are left out."""
-        mode, by = self.made.config.measure.mode, self.made.config.measure.cost
-        protocol, tokens = self.made.protocol, self.made.config.debate.max_tokens
+        mode, by = self.plan.config.measure.mode, self.plan.config.measure.cost
+        protocol, tokens = self.plan.protocol, self.plan.config.debate.max_tokens
         direct = await self._once("direct", Direct(max_tokens=tokens), policy, "direct/")
         if opponent is not None:
             seats = [
@@ -181,9 +189,9 @@ class _Evaluation:
         budgets = (
             {name: cost(debate, by) or 0 for name, debate in debates.items()} if counted(list(debates.values())) else {}
         )
-        temperature = self.made.config.measure.sample_temperature
+        temperature = self.plan.config.measure.sample_temperature
         sample = Direct(max_tokens=tokens, temperature=temperature)
-        samples = await self._drawn("samples", lambda _: sample, policy, budgets, self.made.k)
+        samples = await self._drawn("samples", lambda _: sample, policy, budgets, self.plan.k)
         if mode == "direct":
             ids = [question.id for question in self._whole(direct, samples)]
             return lambda: self._direct(ids, direct, samples)
@@ -203,22 +211,19 @@ class _Evaluation:
 
     @property
     def _grade(self) -> Grader:
-        return self.made.task.grade
+        return self.plan.task.grade
 
     def _direct(self, ids: list[str], direct: Mapping[str, Debate], samples: Mapping[str, list[Debate]]) -> Outcome:
         answers, drawn = [direct[name] for name in ids], [samples.get(name, []) for name in ids]
-        return direct_outcome(ids, answers, drawn, self.made.k, self._grade, self.made.config.measure.cost)
+        return direct_outcome(ids, answers, drawn, self.plan.k, self._grade, self.plan.config.measure.cost)
 
     def _alone(self, draw: int) -> Protocol:
         """Somebody who debates with nobody: as many rounds, seeing only itself, in each of the debaters' characters."""
-        protocol = self.made.protocol
-        if isinstance(protocol, Parallel):
-            return replace(protocol, agents=1, personas=(protocol.persona(draw % protocol.agents),))
-        return replace(protocol, agents=1)
+        return self.plan.protocol.alone(draw % self.plan.protocol.agents)
 
     async def _once(self, part: str, protocol: Protocol, sampler: Sampler, prefix: str) -> dict[str, Debate]:
         """One debate about each question, by the question's id."""
-        batch = _Batch(prefix, protocol, self.made.questions)
+        batch = _Batch(prefix, protocol, self.plan.questions)
         debates = await self._play(part, [batch], sampler)
         return {name.removeprefix(prefix): debate for name, debate in debates.items() if name.startswith(prefix)}
 
@@ -226,10 +231,10 @@ class _Evaluation:
         self, part: str, protocol: Callable[[int], Protocol], sampler: Sampler, budgets: Mapping[str, int], least: int
     ) -> dict[str, list[Debate]]:
         """Independent debates about each question, at least so many, and until they cost what may be spent on it."""
-        questions = [q for q in self.made.questions if not budgets or q.id in budgets]
+        questions = [q for q in self.plan.questions if not budgets or q.id in budgets]
         drawn: dict[str, list[Debate]] = {question.id: [] for question in questions}
         wanted = {question.id: 0 for question in questions}
-        by = self.made.config.measure.cost
+        by = self.plan.config.measure.cost
         while True:
             spent = [[cost(debate, by) or 0 for debate in drawn[q.id]] for q in questions]
             more = draws(spent, [budgets.get(q.id, 0) for q in questions], least)
@@ -251,61 +256,45 @@ class _Evaluation:
                     del drawn[question.id]
 
     async def _play(self, part: str, batches: Sequence[_Batch], sampler: Sampler) -> dict[str, Debate]:
-        """Play what is not kept yet of some batches, all at the same time; returns all of the part that there is."""
-        kept = self._kept.get(part)
-        if kept is None:
-            kept = self._kept[part] = await asyncio.to_thread(self.folder.kept, part)
+        """Play the debates of some batches that are missing, all at the same time; returns the debates of the part."""
+        if part not in self._debates:
+            self._debates[part] = await asyncio.to_thread(self.folder.debates, part)
+        debates = self._debates[part]
         missing = [
-            replace(batch, questions=[q for q in batch.questions if batch.prefix + q.id not in kept]) for batch in batches
+            replace(batch, questions=[q for q in batch.questions if batch.prefix + q.id not in debates]) for batch in batches
         ]
         total = sum(len(batch.questions) for batch in missing)
         if not total:
-            return kept
+            return debates
         self.watch.begin(part, total)
         started, sampled, spent = time.monotonic(), 0, self.meter.spent
 
         def done(debate: Debate | None) -> None:
             nonlocal sampled
             if debate:
-                kept[debate.id] = debate
+                debates[debate.id] = debate
                 sampled += sum(turn.used.sampled for turn in debate.turns if turn.used)
-                self.folder.keep(part, debate)
+                self.folder.add(part, debate)
             self.watch.debate(debate)
 
         played = await all_of(
             [play_all(b.protocol, b.questions, sampler, prefix=b.prefix, done=done) for b in missing if b.questions]
         )
         self.folder.flush()
-        self.folder.took(part, time.monotonic() - started, sampled, self.meter.spent.less(spent))
-        if halted := next((one.halted for one in played if one.halted), None):
-            raise EngineError(f"{halted}. What is done is kept")
+        self.folder.note_cost(part, time.monotonic() - started, sampled, self.meter.spent.less(spent))
         dropped = {name: why for one in played for name, why in one.dropped.items()}
         self.dropped |= dropped
-        if not kept:
-            raise EngineError(f"all {total} debates were dropped; the first because: {next(iter(dropped.values()))}")
-        return kept
+        halted = next((one.halted for one in played if one.halted), None)
+        Played(tuple(debates.values()), dropped, halted=halted).usable(note="What is done is kept")
+        return debates
 
     def _whole(self, *parts: Mapping[str, Any]) -> list[Question]:
         """The questions that every part has."""
-        found = [question for question in self.made.questions if all(question.id in part for part in parts)]
-        if not found:
+        questions = [question for question in self.plan.questions if all(question.id in part for part in parts)]
+        if not questions:
             why = next(iter(self.dropped.values()), "nothing was played")
             raise EngineError(f"no question was answered in full; the first because: {why}")
-        return found
-
-
-def _facts(made: EvalPlan) -> dict[str, Any]:
-    return {
-        "format": 1,
-        "model": made.config.engine.model,
-        "base": made.policy.base,
-        "server": made.policy.url,
-        "adapter_sha256": _weights(made.policy),
-        "opponent_sha256": _weights(made.opponent),
-        "task": made.task.name,
-        "questions_sha256": fingerprint(made.questions),
-        "asked": len(made.questions),
-    }
+        return questions
 
 
 def _weights(who: ModelRef | None) -> str | None:
@@ -317,21 +306,6 @@ def _weights(who: ModelRef | None) -> str | None:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise UserError(f"model: {path} can't be read ({error.strerror})") from None
-
-
-def _same(folder: EvalFolder, made: EvalPlan) -> None:
-    """Refuse to go on with an evaluation of other questions, of another model or with other settings."""
-    facts, new = folder.facts, _facts(made)
-    alike = {"questions_sha256": "questions", "adapter_sha256": "weights", "opponent_sha256": "an opponent's weights"}
-    for name, what in alike.items():
-        if facts.get(name) != new[name]:
-            raise UserError(f"out: the evaluation in {folder.path} is of other {what}; give another folder (out)")
-    before = flat(from_file(EvalConfig(), folder.path / "config.toml"))
-    for name, value in flat(made.config).items():
-        if name not in _FREE and before[name] != value:
-            raise UserError(
-                f"{name}: the evaluation in {folder.path} has {before[name]}, not {value}; give the same, or another out"
-            )
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 from peergrad.debate.errors import EngineError
 
@@ -30,6 +32,11 @@ def append(path: Path, line: bytes) -> None:
             _sync(file.fileno())
     except OSError as error:
         raise cannot_write(path, error) from None
+
+
+def json_bytes(value: Any, indent: int | None = None) -> bytes:
+    """A value as JSON. Numbers that are not finite are refused: JSON has no word for them."""
+    return json.dumps(value, allow_nan=False, ensure_ascii=True, indent=indent).encode()
 
 
 def publish(folder: Path, final: Path) -> None:

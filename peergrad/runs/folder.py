@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import math
-import os
 import re
 import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -20,6 +17,8 @@ from peergrad.debate.play import Played
 from peergrad.debate.transcript import dump, read_file
 from peergrad.debate.types import Debate
 from peergrad.runs import files
+from peergrad.runs.files import json_bytes
+from peergrad.runs.work_folder import Warn, WorkFolder, read_records
 
 _CHECKPOINT = re.compile(r"(warm|step)_(\d{6,})")
 _DEBATES = re.compile(r"step_(\d{6,})\.(?:jsonl|dropped\.json)")
@@ -38,16 +37,18 @@ class Progress:
         return f"warm_{self.warm:06}" if self.warm else f"step_{self.step:06}"
 
 
-class Run:
+def metrics_line(at: Progress, phase: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of ``metrics.jsonl``. A number that is not finite becomes null: JSON has no other word for it."""
+    return {"phase": phase, "step": at.step, "warm": at.warm} | {name: _finite(value) for name, value in metrics.items()}
+
+
+class Run(WorkFolder):
     """Reads and writes one run folder."""
 
-    def __init__(self, path: Path, warn: Callable[[str], None] = lambda _: None) -> None:
-        self.path, self._warn = path, warn
-
-    # What a run is
+    noun, facts_name, subfolders = "run", "run.json", ("debates", "checkpoints")
 
     @staticmethod
-    def open(path: Path, warn: Callable[[str], None] = lambda _: None) -> Run:
+    def open(path: Path, warn: Warn = lambda _: None) -> Run:
         """A run that exists."""
         run = Run(path, warn)
         if not run.exists:
@@ -55,114 +56,32 @@ class Run:
         return run
 
     @staticmethod
-    def any_debates(path: Path, warn: Callable[[str], None] = lambda _: None) -> Iterator[Debate]:
+    def any_debates(path: Path, warn: Warn = lambda _: None) -> Iterator[Debate]:
         """The debates of a run's training, or of a transcript file; without prompts and tokens."""
         if path.is_dir():
             yield from (debate for _, debate in Run.open(path, warn).debates(thin=True))
         else:
             yield from read_file(path, thin=True)
 
-    def refuse_strangers(self, config: str, last: str = "run.json") -> None:
-        """Refuse a folder that holds anything but what ``begin`` leaves when it is killed before it writes ``last``."""
-        try:
-            entries = sorted(self.path.iterdir()) if self.path.exists() else []
-            for entry in entries:
-                ours = (
-                    entry.name in ("lock", ".config.toml.part", f".{last}.part")
-                    or (entry.name == "config.toml" and entry.read_bytes() == config.encode())
-                    or (entry.name in ("debates", "checkpoints") and not any(entry.iterdir()))
-                )
-                if not ours:
-                    raise UserError(f"out: {self.path} holds something else ({entry.name}); give a new folder")
-        except OSError as error:
-            raise UserError(f"out: {self.path} can't be used ({error.strerror}); give a folder you may write to") from None
-
-    def begin(self, config: str, facts: Mapping[str, Any]) -> None:
-        """Make the folder, which must be new or empty; ``run.json`` comes last and makes it a run."""
-        self._make(self.path)
-        for folder in ("debates", "checkpoints"):
-            self._make(self.path / folder)
-        files.write(self.path / "config.toml", config.encode())
-        files.write(self.path / "run.json", _json(dict(facts), indent=2))
-
-    @property
-    def exists(self) -> bool:
-        try:
-            return (self.path / "run.json").exists()
-        except (OSError, ValueError):  # a name too long, or none at all
-            return False
-
-    def configure(self, config: str) -> None:
-        """Keep other settings from now on."""
-        files.write(self.path / "config.toml", config.encode())
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What ``begin`` was told."""
-        try:
-            found = json.loads((self.path / "run.json").read_bytes())
-        except (OSError, ValueError):
-            found = None
-        if not isinstance(found, dict):
-            raise UserError(f"{self.path / 'run.json'}: is damaged; restore it or give a new folder")
-        return found
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes from writing to this run. The lock goes with the process, however it ends."""
-        self._make(self.path)
-        try:
-            descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise files.cannot_write(self.path, error) from None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-            raise UserError(f"out: another process is working on {self.path}; wait for it or give another folder") from None
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                if os.listdir(self.path) == ["lock"]:  # nothing came of it: the model can't be loaded
-                    os.unlink(self.path / "lock")
-                    os.rmdir(self.path)
-            os.close(descriptor)
-
-    # What happened
+    # Metrics and debates
 
     def log(self, at: Progress, phase: str, metrics: Mapping[str, Any]) -> None:
-        """Add a line to ``metrics.jsonl``. A number that is not finite becomes null: JSON has no other word for it."""
-        line = {"phase": phase, "step": at.step, "warm": at.warm} | {name: _finite(value) for name, value in metrics.items()}
-        files.append(self.path / "metrics.jsonl", _json(line) + b"\n")
+        """Add a line to ``metrics.jsonl``."""
+        files.append(self.path / "metrics.jsonl", json_bytes(metrics_line(at, phase, metrics)) + b"\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of ``metrics.jsonl``; a torn one is passed over."""
-        try:
-            raw = (self.path / "metrics.jsonl").read_bytes()
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise UserError(f"{self.path / 'metrics.jsonl'}: can't be read ({error.strerror})") from None
-        lines: list[dict[str, Any]] = []
-        for line in raw.splitlines():
-            try:
-                made = json.loads(line)
-                Progress(made["step"] + 0, made["warm"] + 0)
-            except (ValueError, KeyError, TypeError):
-                continue
-            lines.append(made)
-        return lines
+        """The lines of ``metrics.jsonl``; a torn one is left out."""
+        return [line for line in read_records(self.path / "metrics.jsonl") if _has_progress(line)]
 
-    def keep(self, name: str, played: Played) -> None:
-        """Keep the debates sampled for something, ``step_000001`` or an evaluation."""
+    def save_debates(self, name: str, played: Played) -> None:
+        """Save the debates of a step (``step_000001``) or of an evaluation."""
         if played.dropped:
-            files.write(self.path / "debates" / f"{name}.dropped.json", _json(played.dropped))
+            files.write(self.path / "debates" / f"{name}.dropped.json", json_bytes(played.dropped))
         lines = [dump(debate).encode() + b"\n" for debate in played.debates]
         files.write(self.path / "debates" / f"{name}.jsonl", b"".join(lines))
 
-    def kept(self, name: str) -> Played | None:
-        """What ``keep`` kept under this name, if it is whole."""
+    def saved_debates(self, name: str) -> Played | None:
+        """What was saved under this name, if it is whole."""
         path = self.path / "debates" / f"{name}.jsonl"
         if not path.exists():
             return None
@@ -178,7 +97,7 @@ class Run:
             return Played(debates, {})
 
     def debates(self, pattern: str = "step_*", *, thin: bool = False) -> Iterator[tuple[str, Debate]]:
-        """Every debate kept, with the name it is kept under, in order; files that can't be read are passed over.
+        """Every saved debate with the name of its file, in order; files that can't be read are left out.
 
         ``thin`` leaves out prompts and tokens.
         """
@@ -189,10 +108,10 @@ class Run:
             except UserError as error:
                 self._warn(str(error))
 
-    # What can be gone on from
+    # Checkpoints
 
     async def checkpoint(self, at: Progress, save: Callable[[Path], Awaitable[None]]) -> None:
-        """Keep all that is needed to go on from here. It has its name only once it is whole."""
+        """Save all that is needed to resume from here. The folder has its name only once it is whole."""
         final = self.path / "checkpoints" / at.name
         temporary = final.with_name(f".{at.name}.part")
         try:
@@ -200,15 +119,15 @@ class Run:
             temporary.mkdir(parents=True)
             await save(temporary)
             sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(temporary.iterdir())}
-            (temporary / "state.json").write_bytes(_json({"step": at.step, "warm": at.warm, "sha256": sums}, indent=2))
+            (temporary / "state.json").write_bytes(json_bytes({"step": at.step, "warm": at.warm, "sha256": sums}, indent=2))
         except OSError as error:
             raise files.cannot_write(final, error) from None
         files.publish(temporary, final)
 
     def checkpoints(self) -> list[Progress]:
         """What there are checkpoints of, oldest first; whether they are whole is seen when they are loaded."""
-        found = [match for entry in (self.path / "checkpoints").glob("*_*") if (match := _CHECKPOINT.fullmatch(entry.name))]
-        return sorted(Progress(**{match[1]: int(match[2])}) for match in found)
+        names = [_CHECKPOINT.fullmatch(entry.name) for entry in (self.path / "checkpoints").glob("*_*")]
+        return sorted(Progress(**{match[1]: int(match[2])}) for match in names if match)
 
     def folder(self, at: Progress) -> Path:
         """Where a checkpoint lies; raises ``UserError`` if it is not whole."""
@@ -228,7 +147,7 @@ class Run:
             try:
                 return at, self.folder(at)
             except UserError as error:
-                self._warn(f"{error}; going on from the one before")
+                self._warn(f"{error}; resuming from the one before")
         return None
 
     def forget_after(self, at: Progress, ahead: int = 0) -> None:
@@ -236,9 +155,8 @@ class Run:
 
         The debates of the very next step stay, and of as many more as were sampled ahead: by these weights or older ones.
         """
-        lines = self.metrics()
-        kept = [line for line in lines if Progress(line["step"], line["warm"]) <= at]
-        files.write(self.path / "metrics.jsonl", b"".join(_json(line) + b"\n" for line in kept))
+        lines = [line for line in self.metrics() if Progress(line["step"], line["warm"]) <= at]
+        files.write(self.path / "metrics.jsonl", b"".join(json_bytes(line) + b"\n" for line in lines))
         for file in (self.path / "debates").glob("step_*"):
             match = _DEBATES.fullmatch(file.name)
             if match and int(match[1]) > at.step + 1 + ahead:
@@ -252,23 +170,16 @@ class Run:
 
         ``forget`` is told of each before.
         """
-        found = self.checkpoints()
-        for at in found[1:-2]:
+        for at in self.checkpoints()[1:-2]:
             if at.step == 0 or every == 0 or at.step % every:
                 folder = self.path / "checkpoints" / at.name
                 forget(folder)
                 files.remove(folder)
 
-    def _make(self, folder: Path) -> None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"out: {folder} can't be made ({error.strerror}); give a folder you may write to") from None
+
+def _has_progress(line: Mapping[str, Any]) -> bool:
+    return all(isinstance(line.get(name), int) for name in ("step", "warm"))
 
 
 def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _json(value: Any, indent: int | None = None) -> bytes:
-    return json.dumps(value, allow_nan=False, ensure_ascii=True, indent=indent).encode()

@@ -1,4 +1,4 @@
-"""A training run from its settings to its folder: start or go on, warm start, self-play, evaluation, checkpoints."""
+"""A training run from its settings to its folder: start or resume, warm start, self-play, evaluation, checkpoints."""
 
 from __future__ import annotations
 
@@ -21,33 +21,36 @@ from peergrad.debate.play import Played
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Debate, Protocol, Question
-from peergrad.learn.train import Stopped, due, self_play, train
+from peergrad.learn.train import Step, Stopped, due, self_play, train
 from peergrad.learn.trainer import RETRIED, Trainer
 from peergrad.learn.updates import joined
 from peergrad.learn.warm import Teacher, demonstrate, lesson, recorded
-from peergrad.measure.alarms import alarms
+from peergrad.measure.alarms import Alarm, alarms
+from peergrad.measure.batch import DebateBatch
 from peergrad.measure.grades import truth_of
-from peergrad.measure.steps import step_metrics
-from peergrad.runs.folder import Progress, Run
+from peergrad.measure.metrics import measure
+from peergrad.runs.folder import Progress, Run, metrics_line
 from peergrad.runs.held_out import debated, direct
 from peergrad.runs.loggers import Loggers, open_loggers
 from peergrad.runs.lost import Lost
 from peergrad.runs.model_pool import batching, check_service, tinker_engine
 from peergrad.runs.skipped import Skipped
 from peergrad.runs.watch import Nobody, Watcher
-from peergrad.settings import flat, from_file, to_toml
+from peergrad.settings import flat
 from peergrad.tasks.arithmetic import Arithmetic, teacher
 from peergrad.tasks.base import Task
 from peergrad.tasks.files import fingerprint
 from peergrad.tasks.open import left_out, open_task
 
-# What may be changed when a run goes on: it decides how long, how fast and what is kept, not what is learned. The size of a
+# What may be changed when a run is resumed: how long, how fast and what is kept, not what is learned. The size of a
 # micro-batch decides how sums are rounded, and on a GPU it depends on the memory that happens to be free.
 _FREE = (
     "out",
     "save_every",
     "eval_every",
     "log_to",
+    "metrics",
+    "alarms",
     "stop_on_alarm",
     "base_url",
     "device",
@@ -87,6 +90,30 @@ class Plan:
         random.Random(f"{self.config.keep.seed} {epoch}").shuffle(order)
         return order
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the run is made with, for whoever wants to make it again."""
+        asks = self.protocol.wave(Debate("prompts", Question("prompts", "?", style=self.task[0].style), self.protocol))
+        prompts = "\n".join(message.text for ask in asks for message in ask.messages)
+        return {
+            "format": 1,
+            "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "versions": {"python": platform.python_version()} | _versions(),
+            "seed": self.config.keep.seed,
+            "model": self.config.engine.model,
+            "task": self.task.name,
+            "questions": len(self.task),
+            "questions_sha256": fingerprint([self.task[i] for i in range(len(self.task))]),
+            "prompts_sha256": hashlib.sha256(prompts.encode()).hexdigest(),
+        }
+
+    def eval_due(self, at: Progress) -> bool:
+        """Whether an evaluation belongs here: before anything, every so many steps, and at the end."""
+        if not self.config.held_out.eval_questions:
+            return False
+        steps, every = self.config.learn.steps, self.config.keep.eval_every
+        return at in (Progress(), Progress(steps)) or (at.step > 0 and due(at.step - 1, every))
+
 
 def plan(config: TrainConfig) -> Plan:
     """Check everything that can be checked without a model. No code that the settings name is imported: see ``plan_run``."""
@@ -115,8 +142,8 @@ def plan(config: TrainConfig) -> Plan:
 
 
 def plan_run(config: TrainConfig) -> Plan:
-    """``plan`` for settings a person gave, rather than a folder: a reward of one's own is imported, or refused."""
-    _ = config.learn.reward.function
+    """``plan`` for settings a person gave, rather than a folder: rewards, metrics and alarms of one's own are imported."""
+    _ = config.learn.reward.function, config.keep.own
     return plan(config)
 
 
@@ -154,72 +181,66 @@ async def train_run(
     stop: Callable[[], bool] = lambda: False,
     load: Callable[[TrainConfig, Callable[[str], None]], Trainer] = load_engine,
 ) -> Run:
-    """Train as the settings say, in their folder; a run that was interrupted goes on where it was.
+    """Train as the settings say, in their folder; a run that was interrupted is resumed.
 
     ``stop`` is asked after every checkpoint; if it says so, ``Stopped`` is raised there.
 
     Example: ``asyncio.run(train_run(preset("demo")))``
     """
     watch = watch or Nobody()
-    made = plan_run(config)
-    for note in made.notes:
+    plan = plan_run(config)
+    for note in plan.notes:
         watch.warn(note)
-    run = Run(made.config.keep.folder, watch.warn)
-    text = to_toml(config)
-    if not run.exists:
-        run.refuse_strangers(text)
-    with run.locked():
-        if run.exists:
-            _same(run, made)
-        found = run.newest()
-        if found and found[0].step >= config.learn.steps and not _owed(made, run, found[0]):
-            watch.say(f"{run.path} is finished: {found[0].step} steps. Raise steps to go on, or give another folder")
+    run = Run(config.keep.folder, watch.warn)
+    facts, may_change = plan.facts, _FREE if config.learn.schedule == "cosine" else (*_FREE, "steps")
+    with run.opened(config, facts, may_change):
+        newest = run.newest()
+        if newest and newest[0].step >= config.learn.steps and not _eval_missing(plan, run, newest[0]):
+            watch.say(f"{run.path} is finished: {newest[0].step} steps. Raise steps to train on, or give another folder")
             return run
         watch.say(f"loading {config.engine.model}")
         # Not on this thread, which must hear signals. Nothing is written before it is known that there is such a model.
         trainer = await asyncio.to_thread(load, config, watch.say)
-        opened = open_loggers(config.keep.log_to, run.path, flat(config))
-        if run.exists:
-            run.configure(text)
-        else:
-            run.begin(text, _facts(made))
-        loggers = Loggers(opened, watch.warn)
+        loggers = Loggers(open_loggers(config.keep.log_to, run.path, flat(config)), watch.warn)
+        run.begin(config, facts)
         try:
-            await _Training(made, run, trainer, watch, loggers, stop).go(found)
+            await _Training(plan, run, trainer, watch, loggers, stop).train(newest)
         finally:
             loggers.close()
             await trainer.close(failed=sys.exc_info()[0] is not None)
     return run
 
 
+def _eval_missing(plan: Plan, run: Run, at: Progress) -> bool:
+    """Whether an evaluation belongs here and has not been made."""
+    there = any(line["phase"] == "eval" and Progress(line["step"], line["warm"]) == at for line in run.metrics())
+    return plan.eval_due(at) and not there
+
+
 class _Training:
     """One run under way."""
 
     def __init__(
-        self, made: Plan, run: Run, trainer: Trainer, watch: Watcher, loggers: Loggers, stop: Callable[[], bool]
+        self, plan: Plan, run: Run, trainer: Trainer, watch: Watcher, loggers: Loggers, stop: Callable[[], bool]
     ) -> None:
-        self.plan, self.config = made, made.config
+        self.plan, self.config = plan, plan.config
         self.run, self.trainer, self.watch, self.loggers, self.stop = run, trainer, watch, loggers, stop
 
-    async def go(self, found: tuple[Progress, Path] | None) -> None:
-        at = Progress()
-        if found:
-            at, folder = found
+    async def train(self, newest: tuple[Progress, Path] | None) -> None:
+        """Train from the newest checkpoint, if there is one."""
+        at, folder = newest or (Progress(), None)
+        if folder:
             await self.trainer.load(folder)
-            self._forget_after(at, self.config.learn.max_staleness)
-            self.watch.say(f"going on from {at.name} of {self.run.path}")
-        else:
-            self._forget_after(at)
+            self.watch.say(f"resuming from {at.name} of {self.run.path}")
+        self.run.forget_after(at, self.config.learn.max_staleness if folder else 0)
+        Skipped(self.run.path).forget_after(at)
+        if not folder:
             await self._save(at)
         lost = Lost(self.run, self.watch)
         await self._evaluate(at)
         if at.step == 0:
             at = await self._warm_start(at, lost)
         await self._self_play(at, lost)
-
-    def _forget_after(self, at: Progress, ahead: int = 0) -> None:
-        self.run.forget_after(at, ahead)
-        Skipped(self.run.path).forget_after(at)
 
     async def _warm_start(self, at: Progress, lost: Lost) -> Progress:
         """Show the policy debates, a batch at a time."""
@@ -256,7 +277,7 @@ class _Training:
         return at
 
     async def _self_play(self, at: Progress, lost: Lost) -> None:
-        """The loop itself, and around it what is kept of every step."""
+        """The loop itself, and around it what is saved of every step."""
         learn = self.config.learn
         history = [line for line in self.run.metrics() if line["phase"] == "train"]
         truth = truth_of(self.plan.task)
@@ -266,10 +287,7 @@ class _Training:
                 if step.stats:
                     await lost.tell(at, step.stats, learn.loss, step.lr)
                 # Comparing answers may take long, and signals must be heard.
-                metrics: dict[str, Any] = dict(await asyncio.to_thread(step_metrics, step, self.plan.task))
-                history.append(metrics)
-                sounding = alarms(history, step)
-                metrics["alarms"] = [alarm.name for alarm in sounding]
+                metrics, sounding = await asyncio.to_thread(self._measure, at, step, history)
                 self._log(at, "train", metrics)
                 for alarm in sounding:
                     self.watch.alarm(alarm)
@@ -278,8 +296,18 @@ class _Training:
                 if sounding and self.config.keep.stop_on_alarm:
                     raise Stopped(f"an alarm sounded after step {at.step}. {sounding[0]}")
 
+    def _measure(self, at: Progress, step: Step, history: list[dict[str, Any]]) -> tuple[dict[str, Any], list[Alarm]]:
+        """What a step was like, and what is wrong. The history gets its line as a resumed run would read it."""
+        own_metrics, own_alarms = self.config.keep.own
+        batch = DebateBatch.of(step.scored, self.plan.task, f"train_{self.plan.task.name}", step)
+        metrics: dict[str, Any] = dict(measure(batch, own_metrics))
+        history.append(metrics_line(at, "train", metrics))
+        sounding = alarms(history, step, own_alarms)
+        metrics["alarms"] = history[-1]["alarms"] = [alarm.name for alarm in sounding]
+        return metrics, sounding
+
     def _rollout(self) -> Callable[[int, Sampler], Any]:
-        """Self-play whose debates are kept before they are learned from, and used again if the step is repeated."""
+        """Self-play whose debates are saved before they are learned from, and used again if the step is repeated."""
         play = self_play(
             self.plan.protocol,
             self.plan.batch,
@@ -289,18 +317,18 @@ class _Training:
 
         async def rollout(index: int, sampler: Sampler) -> Played:
             name = f"step_{index + 1:06}"
-            if kept := self.run.kept(name):
-                return kept
+            if saved := self.run.saved_debates(name):
+                return saved
             self.watch.begin("sampling", Progress(index + 1), self.config.learn.batch)
             played = await play(index, sampler)
-            self.run.keep(name, played)
+            self.run.save_debates(name, played)
             self.watch.begin("training", Progress(index + 1), 0)
             return played
 
         return rollout
 
     async def _evaluate(self, at: Progress) -> None:
-        if not _owed(self.plan, self.run, at):
+        if not _eval_missing(self.plan, self.run, at):
             return
         apart = self.config.held_out
         self.watch.begin("evaluating", at, apart.eval_debates)
@@ -314,9 +342,10 @@ class _Training:
         if apart.eval_debates:
             chosen = questions[: apart.eval_debates]
             rules, prefix = self.config.learn.reward, f"eval-{at.step}/"
-            found, played = await debated(sampler, held_out, chosen, self.plan.protocol, rules, prefix)
-            metrics |= found
-            self.run.keep(f"eval_{at.step:06}", played)
+            own_metrics, _ = self.config.keep.own
+            measured, played = await debated(sampler, held_out, chosen, self.plan.protocol, rules, prefix, own_metrics)
+            metrics |= measured
+            self.run.save_debates(f"eval_{at.step:06}", played)
         self._log(at, "eval", metrics | {"time/eval_s": time.monotonic() - started})
 
     async def _save(self, at: Progress) -> None:
@@ -333,53 +362,9 @@ class _Training:
         self.loggers.log(at.step, numbers)
 
 
-def _owed(made: Plan, run: Run, at: Progress) -> bool:
-    """Whether an evaluation belongs here and has not been made: before anything, every so many steps, and at the end."""
-    config = made.config
-    if not config.held_out.eval_questions:
-        return False
-    wanted = at in (Progress(), Progress(config.learn.steps)) or (at.step and due(at.step - 1, config.keep.eval_every))
-    made_already = any(line["phase"] == "eval" and Progress(line["step"], line["warm"]) == at for line in run.metrics())
-    return bool(wanted) and not made_already
-
-
-def _facts(made: Plan) -> dict[str, Any]:
-    """What a run was made with, for whoever wants to make it again."""
-    asks = made.protocol.wave(Debate("prompts", Question("prompts", "?", style=made.task[0].style), made.protocol))
-    said = "\n".join(message.text for ask in asks for message in ask.messages)
-    return {
-        "format": 1,
-        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "versions": {"python": platform.python_version()} | _versions(),
-        "seed": made.config.keep.seed,
-        "model": made.config.engine.model,
-        "task": made.task.name,
-        "questions": len(made.task),
-        "questions_sha256": fingerprint([made.task[i] for i in range(len(made.task))]),
-        "prompts_sha256": hashlib.sha256(said.encode()).hexdigest(),
-    }
-
-
 def _versions() -> dict[str, str]:
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name in ("peergrad", "numpy", "tinker", "torch", "transformers"):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def _same(run: Run, made: Plan) -> None:
-    """Refuse to go on with a run that was made with other settings or other questions."""
-    facts, new = run.facts, _facts(made)
-    for name, what in (("questions_sha256", "questions"), ("prompts_sha256", "prompts")):
-        if facts.get(name) != new[name]:
-            raise UserError(f"out: the run in {run.path} has other {what}; give another folder (out)")
-    before = flat(from_file(TrainConfig(), run.path / "config.toml"))
-    free = _FREE if made.config.learn.schedule == "cosine" else (*_FREE, "steps")
-    for name, value in flat(made.config).items():
-        if name not in free and before[name] != value:
-            raise UserError(
-                f"{name}: the run in {run.path} has {before[name]}, not {value}; give the same, or another folder (out)"
-            )
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from peergrad.debate.contract import said
+from peergrad.debate.contract import FULL
 from peergrad.debate.errors import UserError
-from peergrad.debate.protocols import Parallel
-from peergrad.debate.types import Debate, Question
-from peergrad.tasks.base import UNANSWERED, Grade, last_boxed
+from peergrad.debate.style import BOXED, last_boxed
+from peergrad.debate.types import Ask, Debate, Question
+from peergrad.tasks.base import UNANSWERED, Grade
 from peergrad.tasks.numbers import as_number
 
 LEVELS = 5
@@ -50,7 +50,7 @@ class Arithmetic:
             # A fifth of all sums, the same ones whatever the seed, is kept for evaluation.
             held_out = random.Random(text).random() < 0.2
             if held_out == (self.split == "eval"):
-                return Question(f"{self.split}-{index}", f"What is {text}?", str(answer), "boxed", self.name)
+                return Question(f"{self.split}-{index}", f"What is {text}?", str(answer), BOXED, self.name)
 
     def grade(self, question: Question, solution: str) -> Grade:
         """By what is boxed; without a box, by the last whole number there is."""
@@ -63,21 +63,21 @@ class Arithmetic:
         return Grade(correct=str(number) == question.answer, answer=str(number))
 
 
-def teacher(seed: int) -> Callable[[Debate, int], str]:
+def teacher(seed: int) -> Callable[[Debate, Ask], str]:
     """What a patient debater would say next: mostly right, sometimes wrong, and honest about the others.
 
     A function of the debate and the agent alone, so the same lesson can be given again.
     """
 
-    def say(debate: Debate, agent: int) -> str:
+    def say(debate: Debate, ask: Ask) -> str:
+        agent = ask.agent
         rng = random.Random(f"{seed} {debate.id} {agent} {len(debate.turns)}")
         answer = int(debate.question.answer or 0)
         given = answer if rng.random() < 0.65 else answer + rng.choice((-2, -1, 1, 2, 10))
         sum_ = debate.question.text.removeprefix("What is ").removesuffix("?")
         heard = {turn.agent: turn for turn in debate.turns if turn.agent != agent}  # the last turn of each
         right = {
-            other: as_number(last_boxed(said(turn.text, turn.parsed, "solution")) or "") == answer
-            for other, turn in sorted(heard.items())
+            other: as_number(last_boxed(turn.section("solution")) or "") == answer for other, turn in sorted(heard.items())
         }
         given = given if not heard else answer
         evaluation = " ".join(f"Agent {a} is {'right' if ok else 'wrong'}." for a, ok in right.items()) or "N/A"
@@ -87,7 +87,7 @@ def teacher(seed: int) -> Callable[[Debate, int], str]:
             f"<solution>{sum_} = \\boxed{{{given}}}</solution>\n"
             f"<evaluation>{evaluation}</evaluation>\n<comparison>{comparison}</comparison>"
         )
-        if isinstance(debate.protocol, Parallel):
+        if ask.contract != FULL:
             return reply
         agreed = len(right) == debate.agents - 1 and all(right.values())
         reason = "We all agree." if agreed else "Not all of us agree yet."

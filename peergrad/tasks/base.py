@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import typing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,12 +16,14 @@ _AT_ONCE = 4  # as many as there are processes that compare expressions
 class Grade:
     """What a solution is worth. ``answer`` is normalised so that equal answers are equal strings; ``None``: none found.
 
-    ``timed_out``: comparing took too long, so nobody knows. It is not a wrong answer, and must be counted apart.
+    ``timed_out``: comparing took too long, so nobody knows. It is not a wrong answer, and must be counted apart. ``asked``:
+    false of a turn that was not to answer the question, but to judge others.
     """
 
     correct: bool
     answer: str | None
     timed_out: bool = False
+    asked: bool = True
 
     @property
     def format(self) -> bool:
@@ -31,6 +32,7 @@ class Grade:
 
 
 UNANSWERED = Grade(correct=False, answer=None)
+NOT_ASKED = Grade(correct=False, answer=None, asked=False)
 TIMED_OUT = Grade(correct=False, answer=None, timed_out=True)
 
 
@@ -59,23 +61,3 @@ def grade_all(grade: Grader, pairs: Sequence[tuple[Question, str]]) -> list[Grad
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         grades = dict(zip(distinct, threads.map(lambda pair: grade(*pair), distinct), strict=True))
     return [grades[pair] for pair in pairs]
-
-
-_BRACE = re.compile(r"\\boxed\s*+\{|\\.|[{}]", re.DOTALL)
-
-
-def last_boxed(text: str) -> str | None:
-    """What the last closed ``\\boxed{…}`` holds, braces nested; linear in the length of the text.
-
-    Example: ``last_boxed(r"\\boxed{1}, no: \\boxed{\\frac{1}{2}}") == r"\\frac{1}{2}"``
-    """
-    opened: list[int | None] = []
-    best: tuple[int, int] | None = None
-    for brace in _BRACE.finditer(text):
-        if brace[0].endswith("{") and brace[0] != r"\{":
-            opened.append(brace.end() if len(brace[0]) > 1 else None)
-        elif brace[0] == "}" and opened:
-            start = opened.pop()
-            if start is not None and (best is None or start > best[0]):
-                best = (start, brace.start())
-    return None if best is None else text[best[0] : best[1]].strip()

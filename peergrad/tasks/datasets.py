@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from peergrad.debate.fields import Field, nearest
-from peergrad.debate.types import Style
-from peergrad.tasks.base import last_boxed
+from peergrad.debate.style import BOXED, OPEN, Style, last_boxed
 
 Read = Callable[[Field], tuple[str, str | None]]
 """From a row to the question and the answer."""
@@ -36,9 +35,9 @@ class Dataset:
         else:
             known = " or ".join(map(repr, dict.fromkeys((*self.fields, "question"))))
             row.wrong(f"has no field {known}, so it is no row of {self.name}; {_fields(row)}")
-        if self.style == "boxed" and answer is None:
+        if self.style == BOXED and answer is None:
             row.wrong(f"has no answer; every row of {self.name} needs one")
-        return question, answer if self.style == "boxed" else None
+        return question, answer if self.style == BOXED else None
 
 
 def plain(question_field: str = "question", answer_field: str = "answer") -> Read:
@@ -120,11 +119,11 @@ def _mt_bench(row: Field) -> tuple[str, str | None]:
 DATASETS = {
     known.name: known
     for known in (
-        Dataset("gsm8k", "openai/gsm8k", "main", "train", "test", "boxed", ("question",), _gsm8k),
-        Dataset("math", "nlile/hendrycks-MATH-benchmark", None, "train", "test", "boxed", ("problem",), _math),
-        Dataset("aime", "HuggingFaceH4/aime_2024", None, "train", None, "boxed", ("problem",), _math),
-        Dataset("svamp", "ChilleD/SVAMP", None, "train", "test", "boxed", ("Body",), _svamp),
-        Dataset("longwriter", "THUDM/LongWriter-6k", None, "train", None, "open", ("messages",), _longwriter),
-        Dataset("mt-bench", "HuggingFaceH4/mt_bench_prompts", None, "train", None, "open", ("turns", "prompt"), _mt_bench),
+        Dataset("gsm8k", "openai/gsm8k", "main", "train", "test", BOXED, ("question",), _gsm8k),
+        Dataset("math", "nlile/hendrycks-MATH-benchmark", None, "train", "test", BOXED, ("problem",), _math),
+        Dataset("aime", "HuggingFaceH4/aime_2024", None, "train", None, BOXED, ("problem",), _math),
+        Dataset("svamp", "ChilleD/SVAMP", None, "train", "test", BOXED, ("Body",), _svamp),
+        Dataset("longwriter", "THUDM/LongWriter-6k", None, "train", None, OPEN, ("messages",), _longwriter),
+        Dataset("mt-bench", "HuggingFaceH4/mt_bench_prompts", None, "train", None, OPEN, ("turns", "prompt"), _mt_bench),
     )
 }

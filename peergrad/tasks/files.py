@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field
+from peergrad.debate.style import BOXED, OPEN
 from peergrad.debate.types import Question
 from peergrad.tasks.arithmetic import Arithmetic
 from peergrad.tasks.base import Grade
 from peergrad.tasks.datasets import Read, plain
-from peergrad.tasks.grading import grade, needs_math
-from peergrad.tasks.pool import installed
+from peergrad.tasks.grading import grade, installed, needs_math
 from peergrad.tasks.rows import Row, rows, stem
 
 
@@ -83,17 +84,19 @@ def questions_of(found: Iterable[Row], read: Read, name: str, label: str, origin
     if len(set(ids)) != len(used):
         ids = [f"{label}-{number}" for number, *_ in used]
     asked = (
-        Question(id, question, answer, "open" if answer is None else "boxed", name)
+        Question(id, question, answer, OPEN if answer is None else BOXED, name)
         for id, (*_, question, answer) in zip(ids, used, strict=True)
     )
     return Questions(name, tuple(asked), tuple(skipped))
 
 
 def fingerprint(questions: Sequence[Question]) -> str:
-    """A hash of all that is asked and of the answers."""
+    """A hash of all that is asked and of what it is graded by."""
     hashed = hashlib.sha256()
     for question in questions:
-        hashed.update(repr((question.id, question.text, question.answer, question.style)).encode())
+        hashed.update(repr((question.id, question.text, question.answer, question.style.name)).encode())
+        if question.payload is not None:
+            hashed.update(json.dumps(question.payload, default=dict).encode())
     return hashed.hexdigest()
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import re
 
+from peergrad.debate.style import last_boxed
 from peergrad.debate.types import Question
-from peergrad.tasks.base import TIMED_OUT, UNANSWERED, Grade, last_boxed
+from peergrad.tasks.base import TIMED_OUT, UNANSWERED, Grade
 from peergrad.tasks.latex import flat
 from peergrad.tasks.numbers import as_amount
-from peergrad.tasks.pool import Pool, installed
+from peergrad.tasks.pool import Pool
 
 # The longest answer that is looked at as mathematics; longer ones are compared as text.
 _LONGEST = 1000
@@ -24,7 +26,12 @@ _SIDE_BY_SIDE = re.compile(r"[^\\]*?\d\s+\d[^\\]*")
 _MOMENT = re.compile(r"\d+-\d+-\d+|\d+/\d+/\d+|\d+:\d\d(?::\d\d)?\s*(?:[ap]\.?m\.?)?", re.I)
 _BASE = re.compile(r"\d\s*_\s*\{?\s*\d")
 
-POOL = Pool()
+POOL = Pool("peergrad.tasks.mathematics:compare")
+
+
+def installed() -> bool:
+    """Whether math-verify is there."""
+    return importlib.util.find_spec("math_verify") is not None
 
 
 def grade(question: Question, solution: str) -> Grade:
@@ -38,17 +45,17 @@ def grade(question: Question, solution: str) -> Grade:
     return _compared(question.answer, boxed)
 
 
-def answer_name(solution: str) -> str | None:
-    """What is in the last ``\\boxed{}``, normalised so that equal numbers and equal words have one name, where nobody knows
-    the right answer to compare with; ``None`` without a box.
+def answer_name(question: Question, solution: str) -> str | None:
+    """The answer that the question's style finds, normalised so that equal numbers and equal words have one name, where
+    nobody knows the right answer to compare with; ``None`` if it finds none.
 
-    Example: ``answer_name("\\boxed{1,000.0}") == answer_name("\\boxed{1000}")``
+    Example: ``answer_name(question, "\\boxed{1,000.0}") == answer_name(question, "\\boxed{1000}")``
     """
-    boxed = last_boxed(solution)
-    if not boxed:
+    answer = question.style.answer(solution)
+    if not answer:
         return None
-    amount = as_amount(boxed, named=True) if len(boxed) <= _LONGEST else None
-    return str(amount.value) if amount else _text(boxed)
+    amount = as_amount(answer, named=True) if len(answer) <= _LONGEST else None
+    return str(amount.value) if amount else _text(answer)
 
 
 def needs_math(gold: str) -> bool:
@@ -74,12 +81,12 @@ def _compared(gold: str, boxed: str) -> Grade:
         return Grade(False, _text(boxed))
     if _BASE.search(flat(boxed)) and not _BASE.search(flat(gold)):  # written to another base than ten
         return Grade(False, _text(boxed))
-    verdict = POOL.compare(gold, boxed)
-    if verdict is None:
+    compared = POOL.call(gold, boxed)
+    if compared is None:
         return TIMED_OUT
-    if verdict.equal:
+    if compared["equal"]:
         return Grade(True, name)
-    return Grade(False, str(given.value) if given else _short(verdict.name) or _text(boxed))
+    return Grade(False, str(given.value) if given else _short(compared["name"]) or _text(boxed))
 
 
 def _is_words(text: str) -> bool:

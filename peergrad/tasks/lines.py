@@ -8,14 +8,15 @@ from collections import Counter
 from collections.abc import Sequence
 
 from peergrad.debate.errors import UserError
-from peergrad.debate.types import Question, Style
+from peergrad.debate.style import Style
+from peergrad.debate.types import Question
 
 
 def typed_questions(texts: Sequence[str], style: Style, origin: str) -> tuple[Question, ...]:
     """A question of each text that is not blank. It is called by its first words and a hash, so that the same words always
     mean the same question; one that is asked twice gets a number.
 
-    Example: ``typed_questions(["What is 17 + 25?"], "open", "question")[0].id == "what-is-17-25-ec7a5a"``
+    Example: ``typed_questions(["What is 17 + 25?"], OPEN, "question")[0].id == "what-is-17-25-ec7a5a"``
     """
     seen: Counter[str] = Counter()
     asked: list[Question] = []

@@ -1,10 +1,9 @@
-"""Comparing mathematics with math-verify in processes that can be killed, because it may never come back."""
+"""Calling a function in processes that can be killed, because what it is given may never come back."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib.util
 import json
 import os
 import selectors
@@ -13,47 +12,40 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from peergrad.debate.errors import EngineError
+from peergrad.debate.errors import EngineError, UserError
 
 _START_S = 60.0  # loading sympy on a busy machine
 _MARGIN_S = 2.0  # a worker keeps to the deadline by itself; one that has not after this is killed
-
-
-def installed() -> bool:
-    """Whether math-verify is there."""
-    return importlib.util.find_spec("math_verify") is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether an expression equals the right one, and a name that equal expressions share, if one was found in time."""
-
-    equal: bool
-    name: str = ""
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # a process with threads is slow to copy
 
 
 class Pool:
-    """At most ``workers`` processes, started when they are first needed, and again if one is lost.
+    """Calls one function, named by its import path, within ``deadline_s`` seconds and ``memory`` bytes beyond what it holds.
 
-    Any number of threads may ask. Time begins to count when a process takes the job.
+    The function takes and gives what JSON can hold. A generator's last result counts, so that one may give what it knows
+    early. At most ``workers`` processes are started, when they are first needed, and again if one is lost. Any number of
+    threads may call. Time begins to count when a process takes the call.
+
+    It is no sandbox: what runs in it may read and write the person's files.
+
+    Example: ``Pool("my_task:outputs", deadline_s=2.0).call(program, inputs)``
     """
 
-    def __init__(self, deadline_s: float = 5.0, workers: int = 4) -> None:
-        self.deadline_s = deadline_s
+    def __init__(self, function: str, *, deadline_s: float = 5.0, memory: int = 2 << 30, workers: int = 4) -> None:
+        self._settings = function, deadline_s, memory
         self._free = threading.BoundedSemaphore(workers)
         self._idle: list[_Worker] = []
         self._lock = threading.Lock()
         atexit.register(self.close)
 
-    def compare(self, gold: str, given: str) -> Verdict | None:
-        """The verdict on an expression; ``None`` if there is none after ``deadline_s``, or it took too much memory."""
-        for _ in range(2):  # a worker that is lost was ended by somebody, or the system: what it was asked can't do that
+    def call(self, *arguments: Any) -> Any:
+        """The function's result; ``None`` if it has none in time, takes too much memory, raises, or ends its process."""
+        for _ in range(2):  # a worker that is lost was most likely ended by the system, or by somebody
             with contextlib.suppress(_LostError), self._worker() as worker:
-                return worker.compare(gold, given)
+                return worker.call(arguments)
         return None
 
     def close(self) -> None:
@@ -68,7 +60,7 @@ class Pool:
         with self._free:
             with self._lock:
                 worker = self._idle.pop() if self._idle else None
-            worker = worker if worker and worker.alive else _Worker(self.deadline_s)
+            worker = worker if worker and worker.alive else _Worker(*self._settings)
             try:
                 yield worker
             except BaseException:
@@ -86,48 +78,44 @@ class _LostError(Exception):
 class _Worker:
     """One process, and the pipe to and from it."""
 
-    def __init__(self, deadline_s: float) -> None:
+    def __init__(self, function: str, deadline_s: float, memory: int) -> None:
         file = Path(__file__).with_name("worker.py")
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(file), str(deadline_s)],
+            [sys.executable, "-P", str(file)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            env=os.environ | _ONE_THREAD,
         )
         self._deadline_s = deadline_s
         assert self._process.stdin
         assert self._process.stdout
         self._in, self._out = self._process.stdin, self._process.stdout
         self._read = b""
-        ready = None
+        ready: dict[str, Any] | None = None
         try:
             with contextlib.suppress(_LostError):
+                self._send([function, deadline_s, memory, [folder or os.getcwd() for folder in sys.path]])
                 ready = self._line(time.monotonic() + _START_S)
         finally:
-            if ready is None:
+            if ready != {}:
                 self.kill()
         if ready is None:
-            raise EngineError("the process that compares answers can't be started; try: python -c 'import math_verify'")
+            raise EngineError(f"{function}: the process that calls it can't be started; try: python -c 'import peergrad'")
+        if ready:
+            raise UserError(f"{function}: can't be called in a process of its own ({ready['error']})")
 
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def compare(self, gold: str, given: str) -> Verdict | None:
+    def call(self, arguments: tuple[Any, ...]) -> Any:
         until = time.monotonic() + self._deadline_s + _MARGIN_S
-        try:
-            self._in.write(json.dumps([gold, given]).encode() + b"\n")
-            self._in.flush()
-        except OSError:
-            raise _LostError from None
-        said: dict[str, Any] = {}
-        while "done" not in said:
-            line = self._line(until)
-            if line is None:
-                self.kill()
-                break
-            said |= line
-        return Verdict(said["equal"], said.get("name", "")) if "equal" in said else None
+        self._send(arguments)
+        answer = self._line(until)
+        if answer is None:
+            self.kill()
+        return answer and answer["result"]
 
     def kill(self) -> None:
         self._process.kill()
@@ -135,6 +123,13 @@ class _Worker:
         for pipe in (self._in, self._out):
             with contextlib.suppress(OSError):  # what was not sent is not missed
                 pipe.close()
+
+    def _send(self, value: Any) -> None:
+        try:
+            self._in.write(json.dumps(value, default=dict).encode() + b"\n")
+            self._in.flush()
+        except OSError:
+            raise _LostError from None
 
     def _line(self, until: float) -> dict[str, Any] | None:
         """The next line it says, or ``None`` when time is up."""

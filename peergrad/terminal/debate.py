@@ -1,4 +1,4 @@
-"""One debate on the screen while it goes on: what is said now on a terminal, each turn when it is complete everywhere."""
+"""The view of one debate: on a terminal the replies as they come; everywhere each turn when it is complete."""
 
 from __future__ import annotations
 
@@ -12,83 +12,71 @@ from rich.text import Text
 
 from peergrad.debate.contract import FULL
 from peergrad.debate.judge import read_verdict
-from peergrad.debate.protocols import Sequential
 from peergrad.debate.quote import visible
 from peergrad.debate.types import Ask, Debate, Protocol, Reply, Turn
 from peergrad.measure.ending import seat_name
 from peergrad.runs.debating import Took
+from peergrad.terminal.text import money
 from peergrad.terminal.turns import Page, print_turn
+from peergrad.terminal.view import View
 
 _TAG = re.compile("|".join(map(re.escape, FULL.tags)))
 
 
-class Stage:
+class DebateView(View):
     """A watcher of one debate. Parallel agents have a line each while they speak; one that speaks alone has the screen."""
 
-    patience_s = 0.0
     phase = "debating"
 
     def __init__(self, console: Console, warnings: Console, protocol: Protocol, models: Sequence[str]) -> None:
-        self.page, self._warnings, self._protocol = Page(console), warnings, protocol
+        super().__init__(warnings)
+        self.page, self._protocol = Page(console), protocol
         self._models = models if len(set(models)) > 1 else [""] * len(models)
-        self._saying: dict[int, str] = {}
-        self._spoken = 0
-        self.took: Took | None = None  # nothing, if all was kept from before
+        self._speaking: dict[int, str] = {}  # what each agent has said of its reply so far
+        self._alone = False
+        self._replies = 0
+        self.took: Took | None = None  # nothing, if all was finished before
         self._since = time.monotonic()
-        self._live = Live(get_renderable=self._now, console=console, refresh_per_second=8, transient=True)
-
-    def __enter__(self) -> Stage:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self._live = Live(get_renderable=self._render, console=console, refresh_per_second=8, transient=True)
 
     def close(self) -> None:
-        """Give the terminal back."""
         self._live.stop()
-
-    def say(self, sentence: str) -> None:
-        self._warnings.print(Text(visible(sentence)), soft_wrap=True)
-
-    def warn(self, sentence: str) -> None:
-        self._warnings.print(Text(f"warning: {visible(sentence)}", style="yellow"), soft_wrap=True)
 
     def begin(self, kept: Sequence[Debate], missing: int) -> None:
         for debate in kept:
-            for index, turn in enumerate(debate.turns):
-                self._print(turn, debate.round(index))
-            if debate.verdict:
-                self._print(debate.verdict, 0)
+            for turn in (*debate.turns, *filter(None, [debate.verdict])):
+                self._print(turn)
         self._since = time.monotonic()
         if missing and self.page.folds:
             self._live.start()
 
     def heard(self, ask: Ask, piece: str | None) -> None:
-        self._saying[ask.agent] = "" if piece is None else self._saying.get(ask.agent, "") + piece
+        self._speaking[ask.agent] = "" if piece is None else self._speaking.get(ask.agent, "") + piece
+        self._alone = ask.seen == ask.turn  # it has seen all that was said: nobody else speaks now
 
     def replied(self, ask: Ask, reply: Reply, took: Took) -> None:
-        self._saying.pop(ask.agent, None)
-        self._spoken, self.took = self._spoken + 1, took
+        self._speaking.pop(ask.agent, None)
+        self._replies, self.took = self._replies + 1, took
         judge = ask.agent == self._protocol.agents
-        parsed = (read_verdict if judge else self._protocol.read)(reply.text, reply.truncated)
-        self._print(Turn.of(ask, reply, parsed), ask.turn // self._protocol.agents)
+        read = self._protocol.read
+        parsed = read_verdict(reply.text, reply.truncated) if judge else read(ask, reply.text, reply.truncated)
+        self._print(Turn.of(ask, reply, parsed))
 
     def ended(self, debate: Debate | None, took: Took, seconds: float) -> None:  # noqa: ARG002 (the outcome is told later)
         self.took = took
         self._live.stop()
 
-    def _print(self, turn: Turn, round_: int) -> None:
+    def _print(self, turn: Turn) -> None:
         if self._live.is_started:
             self._live.refresh()  # else what was being said stays until the next time
-        print_turn(self.page, self._protocol, turn, round_, self._models[turn.agent])
+        print_turn(self.page, self._protocol, turn, self._models[turn.agent])
 
-    def _now(self) -> Group:
-        """What is being said, and what it took so far."""
+    def _render(self) -> Group:
+        """The replies under way, and what the debate took so far."""
         console, lines = self.page.console, list[Text]()
-        alone = isinstance(self._protocol, Sequential)
-        for agent, said in sorted(self._saying.items()):
-            name, text = f"{seat_name(self._protocol, agent)}: ", _TAG.sub(" ", said)
-            if alone or agent == self._protocol.agents:
+        for agent, words in sorted(self._speaking.items()):
+            name, text = f"{seat_name(self._protocol, agent)}: ", _TAG.sub(" ", words)
+            if self._alone or agent == self._protocol.agents:
                 folded = list(self.page.folded(text, console.width - 4))
                 lines += [Text(name, style="bold"), *(Text("  ") + line for line in folded[-max(4, console.height - 6) :])]
             else:
@@ -97,6 +85,6 @@ class Stage:
         for line in lines:
             line.no_wrap, line.overflow = True, "crop"
         took, seconds = self.took or Took(), time.monotonic() - self._since
-        money = f", ${took.usd:,.4f}" if took.usd else ""
-        status = f"{self._spoken} replies, {took.prompt + took.sampled:,} tokens{money}, {seconds:,.0f} s"
+        tokens = f"{took.prompt + took.sampled:,} tokens"
+        status = f"{self._replies} replies, {tokens}{money(took.usd)}, {seconds:,.0f} s"
         return Group(*lines, Text(status, style="dim"))

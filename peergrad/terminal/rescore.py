@@ -1,20 +1,12 @@
-"""What rescoring found, for people and for programs."""
+"""The comparison of rewards as tables, and in a sentence."""
 
 from __future__ import annotations
-
-import json
-from dataclasses import asdict
 
 from peergrad.measure.rescore import Rescored
 from peergrad.measure.statistics import Interval
 
 
-def as_json(found: Rescored) -> str:
-    """One JSON object; what there is nothing to say about is null."""
-    return json.dumps(asdict(found) | {"verdict": verdict(found)})
-
-
-def as_tables(found: Rescored) -> None:
+def print_rescored(result: Rescored) -> None:
     """Print the comparison as tables, and what it says about which reward to train with."""
     from rich import box
     from rich.console import Console
@@ -31,54 +23,54 @@ def as_tables(found: Rescored) -> None:
         console.print(title, style="bold")
         console.print(table)
 
-    console.print(_counts(found))
+    console.print(_counts(result))
     console.print()
-    numbered = [f"{number} {reward.name}" for number, reward in enumerate(found.rewards, 1)]
+    numbered = [f"{number} {reward.name}" for number, reward in enumerate(result.rewards, 1)]
     show(
         "Rewards: one number per agent",
         ["reward", "follows the truth", "with signal", "top is right"],
         [
             [name, _correlation(reward.follows), _percent(reward.signal), _percent(reward.top_right)]
-            for name, reward in zip(numbered, found.rewards, strict=True)
+            for name, reward in zip(numbered, result.rewards, strict=True)
         ],
     )
-    if found.random_right and found.some_right:
+    if result.random_right and result.some_right:
         console.print(
-            f" For comparison: a random agent is right in {_percent(found.random_right)}, some agent in "
-            f"{_percent(found.some_right)}."
+            f" For comparison: a random agent is right in {_percent(result.random_right)}, some agent in "
+            f"{_percent(result.some_right)}."
         )
     console.print(" In streams, the judge's part is for votes, not for answers: hold it against the table of streams.")
-    if found.same:
-        console.print(f" Left out, because nothing differs here: {', '.join(found.same)}.")
+    if result.same:
+        console.print(f" Left out, because nothing differs here: {', '.join(result.same)}.")
     console.print()
     show(
         "Streams: one number per turn",
         ["stream", "follows the truth", "turns", "debates with signal"],
-        [[one.name, _correlation(one.follows), str(one.turns or "–"), _percent(one.signal)] for one in found.streams],
+        [[one.name, _correlation(one.follows), str(one.turns or "–"), _percent(one.signal)] for one in result.streams],
     )
     show(
         "Agreement between rewards",
         ["reward", *(str(number) for number in range(1, len(numbered) + 1))],
         [
             [name, *("–" if value is None else f"{value:.2f}" for value in row)]
-            for name, row in zip(numbered, found.agreement, strict=True)
+            for name, row in zip(numbered, result.agreement, strict=True)
         ],
         gap=0,
     )
-    console.print(verdict(found))
+    console.print(verdict(result))
 
 
-def verdict(found: Rescored) -> str:
+def verdict(result: Rescored) -> str:
     """One sentence about which reward to train with, as far as the intervals allow one."""
-    if not found.with_truth:
+    if not result.with_truth:
         return "These questions have no known answers, so the data does not decide which reward is better."
-    best = next((reward for reward in found.rewards if reward.name == found.best), None)
+    best = next((reward for reward in result.rewards if reward.name == result.best), None)
     if best is None or best.follows is None:
         return "In no debate is one agent right, another wrong and their reward different, so the data does not decide."
     if best.follows.low <= 0:
         return "No reward is known to follow the truth: the data does not decide, and these votes are no safe ground yet."
-    behind = [name for name, gap in found.lead.items() if gap.low > 0]
-    level = [name for name in found.lead if name not in behind]
+    behind = [name for name, gap in result.lead.items() if gap.low > 0]
+    level = [name for name in result.lead if name not in behind]
     if not level:
         return f"Train with {best.name}: it follows the truth more closely than every other reward here."
     if not behind:
@@ -87,11 +79,11 @@ def verdict(found: Rescored) -> str:
     return f"{_list(behind)} {less} than {best.name}; the data does not decide between {_list([best.name, *level])}."
 
 
-def _counts(found: Rescored) -> str:
-    late = f"; {found.timed_out} answers could not be graded in time and are left out" if found.timed_out else ""
+def _counts(result: Rescored) -> str:
+    late = f"; {result.timed_out} answers could not be graded in time and are left out" if result.timed_out else ""
     return (
-        f"debates {found.debates}, of them with known answers {found.with_truth}, "
-        f"with right and wrong agents {found.mixed}{late}"
+        f"debates {result.debates}, of them with known answers {result.with_truth}, "
+        f"with right and wrong agents {result.mixed}{late}"
     )
 
 
@@ -99,9 +91,9 @@ def _list(names: list[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _correlation(found: Interval | None) -> str:
-    return "–" if found is None else f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
+def _correlation(interval: Interval | None) -> str:
+    return "–" if interval is None else f"{interval.value:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
 
 
-def _percent(found: Interval | None) -> str:
-    return "–" if found is None else f"{100 * found.value:.0f} % [{100 * found.low:.0f}, {100 * found.high:.0f}]"
+def _percent(interval: Interval | None) -> str:
+    return "–" if interval is None else f"{100 * interval.value:.0f} % [{100 * interval.low:.0f}, {100 * interval.high:.0f}]"

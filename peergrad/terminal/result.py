@@ -1,4 +1,4 @@
-"""What an evaluation found, as tables for people; the same text is kept beside the result."""
+"""The result of an evaluation as tables; the same text is saved beside the result."""
 
 from __future__ import annotations
 
@@ -39,52 +39,52 @@ _SHARES = {
 _ORDER = ("direct/correct", "direct/", "alone/", "debate/vote_after", "debate/", "role-averaged/")
 
 
-def result_text(found: Mapping[str, Any], width: int = 118) -> str:
+def result_text(result: Mapping[str, Any], width: int = 118) -> str:
     """The result as plain text."""
     console = Console(
         file=io.StringIO(), width=width, highlight=False, markup=False, color_system=None, legacy_windows=False
     )
-    print_result(console, found)
-    made: io.StringIO = console.file  # type: ignore[assignment]
-    return "\n".join(line.rstrip() for line in made.getvalue().splitlines()) + "\n"
+    print_result(console, result)
+    file: io.StringIO = console.file  # type: ignore[assignment]
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
-def print_result(console: Console, found: Mapping[str, Any]) -> None:
+def print_result(console: Console, result: Mapping[str, Any]) -> None:
     """Accuracy of every way of answering, then what the votes are worth, then what it took."""
-    settings = found["settings"]
-    head = f"{found['model']} on {found['task']}: {len(found['questions'])} questions"
+    settings = result["settings"]
+    head = f"{result['model']} on {result['task']}: {len(result['questions'])} questions"
     if settings["mode"] != "direct":
         head += f", {settings['protocol']} debate of {settings['agents']} agents, {settings['max_rounds']} rounds"
     console.print(Text(visible(head), style="bold"), soft_wrap=True)
-    console.print(_accuracy(found))
-    if any(not name.startswith("grading/") for name in found["shares"]):
-        console.print(_shares(found))
-    for sentence in _remarks(found):
+    console.print(_accuracy(result))
+    if any(not name.startswith("grading/") for name in result["shares"]):
+        console.print(_shares(result))
+    for sentence in _remarks(result):
         console.print(Text(visible(sentence)), soft_wrap=True)
 
 
-def _accuracy(found: Mapping[str, Any]) -> Table:
+def _accuracy(result: Mapping[str, Any]) -> Table:
     table = _table("way of answering", "right", "95 %")
-    reference = found["reference"]
-    versus = len(found["accuracy"]) > 1
+    reference = result["reference"]
+    versus = len(result["accuracy"]) > 1
     if versus:
         table.add_column(f"against {_AGAINST[reference]}", justify="right", no_wrap=True)
     table.add_column("tokens", justify="right")
-    for name in sorted(found["accuracy"], key=_place):
+    for name in sorted(result["accuracy"], key=_place):
         if name.startswith(("debate/avg@", "debate/cons@")) or name.endswith("/format"):
             continue  # an agent at the end, the vote after the last round, and what is not an accuracy
-        row = [_title(name), *_interval(found["accuracy"][name])]
+        row = [_title(name), *_interval(result["accuracy"][name])]
         if versus:
-            row.append(_change(found["difference"][name]) if name in found["difference"] else "")
-        tokens = found["tokens"].get(name)
+            row.append(_change(result["difference"][name]) if name in result["difference"] else "")
+        tokens = result["tokens"].get(name)
         table.add_row(*row, f"{tokens:,.0f}" if tokens else "")
     return table
 
 
-def _shares(found: Mapping[str, Any]) -> Table:
+def _shares(result: Mapping[str, Any]) -> Table:
     table = _table("in the debates", "share", "95 %")
     table.add_column("of", justify="right")
-    shares = found["shares"]
+    shares = result["shares"]
     names = [name for name in _SHARES if name in shares]
     names += sorted((name for name in shares if name.startswith(("bias/seat", "bias/persona"))), key=_natural)
     for name in names:
@@ -94,44 +94,46 @@ def _shares(found: Mapping[str, Any]) -> Table:
     return table
 
 
-def _remarks(found: Mapping[str, Any]) -> list[str]:
-    said: list[str] = []
-    tokens, settings = found["tokens"], found["settings"]
+def _remarks(result: Mapping[str, Any]) -> list[str]:
+    remarks: list[str] = []
+    tokens, settings = result["tokens"], result["settings"]
     if "debate/correct" in tokens and "direct/majority" in tokens:
         what = "all tokens processed, prompts included" if settings["cost"] == "processed" else "tokens sampled"
-        said.append(
+        remarks.append(
             f"Equal cost: {what}; the majority vote took "
             f"{tokens['direct/majority'] / tokens['debate/correct']:.1%} of the debates' tokens, "
             f"self-correction {tokens['alone/majority'] / tokens['debate/correct']:.1%}."
         )
     elif settings["mode"] == "debate":
-        said.append("The engine does not count tokens, so nothing is said about equal cost.")
-    late = found["shares"].get("grading/timed_out")
+        remarks.append("The engine does not count tokens, so nothing is said about equal cost.")
+    late = result["shares"].get("grading/timed_out")
     if late and late[0]:
-        said.append(f"{late[0] * late[3]:.0f} answers could not be graded in time; they are neither right nor wrong.")
-    if found["dropped"]:
-        first = next(iter(found["dropped"].values()))
-        said.append(
-            f"{found['asked'] - len(found['questions'])} of {found['asked']} questions are left out, because debates about "
-            f"them were dropped; the first: {first}"
+        remarks.append(f"{late[0] * late[3]:.0f} answers could not be graded in time; they are neither right nor wrong.")
+    if result["dropped"]:
+        first = next(iter(result["dropped"].values()))
+        remarks.append(
+            f"{result['asked'] - len(result['questions'])} of {result['asked']} questions are left out, because debates "
+            f"about them were dropped; the first: {first}"
         )
-    seconds = sum(part["seconds"] for part in found["times"].values())
-    sampled = sum(part["sampled"] for part in found["times"].values())
-    paid = sum(part["usd"] for part in found["times"].values())
+    seconds = sum(part["seconds"] for part in result["times"].values())
+    sampled = sum(part["sampled"] for part in result["times"].values())
+    paid = sum(part["usd"] for part in result["times"].values())
     money = f" ${paid:,.4f} paid." if paid else ""
-    said.append(f"{seconds:,.0f} s, {sampled:,.0f} tokens sampled, {sampled / max(seconds, 1e-9):,.0f} a second.{money}")
-    return said
+    remarks.append(f"{seconds:,.0f} s, {sampled:,.0f} tokens sampled, {sampled / max(seconds, 1e-9):,.0f} a second.{money}")
+    return remarks
 
 
-def print_comparison(console: Console, names: tuple[str, str], found: Mapping[str, Any]) -> None:
+def print_comparison(console: Console, names: tuple[str, str], comparison: Mapping[str, Any]) -> None:
     """Two results question by question."""
     first, second = (visible(name) for name in names)
-    console.print(Text(f"{len(found['questions'])} questions in both. Change is from {first} to {second}."), soft_wrap=True)
+    console.print(
+        Text(f"{len(comparison['questions'])} questions in both. Change is from {first} to {second}."), soft_wrap=True
+    )
     table = _table("way of answering", "first", "second")
     for title in ("change (95 %)", "better", "worse"):
         table.add_column(title, justify="right", no_wrap=True)
-    for name in sorted(found["rows"], key=_place):
-        row = found["rows"][name]
+    for name in sorted(comparison["rows"], key=_place):
+        row = comparison["rows"][name]
         table.add_row(
             _title(name),
             _interval(row["first"])[0],
@@ -170,11 +172,11 @@ def _natural(name: str) -> tuple[str, int]:
     return (words, int(last)) if last.isdecimal() else (name, 0)
 
 
-def _interval(found: list[float]) -> tuple[str, str]:
-    value, low, high = found[:3]
+def _interval(interval: list[float]) -> tuple[str, str]:
+    value, low, high = interval[:3]
     return f"{value:.1%}", f"{100 * low:.0f}–{100 * high:.0f}"
 
 
-def _change(found: list[float]) -> str:
-    value, low, high = (100 * number for number in found)
+def _change(interval: list[float]) -> str:
+    value, low, high = (100 * number for number in interval)
     return f"{value:+.1f} ({low:+.0f} to {high:+.0f})"

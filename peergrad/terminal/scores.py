@@ -1,49 +1,24 @@
-"""Scores for people and for programs."""
+"""The scores of debates as tables."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from peergrad.debate.quote import visible
 from peergrad.learn.advantages import Values, has_signal
 from peergrad.reward.rewards import Scored
-from peergrad.reward.tally import Vote
 
-_COUNTS = ("self_votes", "malformed", "repeated", "contradictory", "missing", "parse_errors")
 _SHOWN = 20
 
 
-def as_json(batch: Sequence[Scored], advantages: Sequence[Sequence[Values]]) -> str:
-    """One JSON object for all debates; a unit without signal is null."""
-    return json.dumps({"debates": [_debate(scored, centred) for scored, centred in zip(batch, advantages, strict=True)]})
-
-
-def _debate(scored: Scored, advantages: Sequence[Values]) -> dict[str, Any]:
-    return {
-        "id": scored.debate.id,
-        "votes": [_vote(vote) for vote in scored.tally.votes],
-        "counts": {name: getattr(scored.tally.counts, name) for name in _COUNTS},
-        "streams": [
-            {"name": stream.name, "unit": stream.unit, "values": stream.values, "advantages": values}
-            for stream, values in zip(scored.streams, advantages, strict=True)
-        ],
-    }
-
-
-def _vote(vote: Vote) -> dict[str, Any]:
-    return asdict(vote) | {"judged": vote.judged or (None, None)}
-
-
-def as_tables(batch: Sequence[Scored], advantages: Sequence[Sequence[Values]]) -> None:
+def print_scores(batch: Sequence[Scored], advantages: Sequence[Sequence[Values]]) -> None:
     """Print the debates as tables, the first twenty in full, and a line for all."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     console = Console(highlight=False)
     for scored, centred in list(zip(batch, advantages, strict=True))[:_SHOWN]:
         debate = scored.debate
@@ -78,7 +53,7 @@ def _turn(scored: Scored, index: int) -> list[str]:
     votes = ", ".join(f"{vote.a} {vote.op} {vote.b}" for vote in scored.tally.votes if vote.turn == index)
     if turn.parsed.error:
         votes = f"unreadable: {turn.parsed.error}"
-    return [str(index), str(scored.debate.round(index) + 1), str(turn.agent), votes]
+    return [str(index), str(turn.round + 1), str(turn.agent), votes]
 
 
 def _number(value: float | None) -> str:

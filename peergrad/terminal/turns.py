@@ -1,4 +1,4 @@
-"""A debate as lines for people. Words of models are made harmless and marked: no line of theirs passes for ours."""
+"""A debate as lines of text. Words of models are made harmless and marked: no line of theirs passes for ours."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from peergrad.debate.contract import said
-from peergrad.debate.judge import JUDGE
 from peergrad.debate.prompts import UNREADABLE
 from peergrad.debate.quote import visible
 from peergrad.debate.types import Debate, Protocol, Turn, Usage
 from peergrad.measure.ending import Ending, Final, seat_name
 from peergrad.reward.tally import Vote
+from peergrad.terminal.text import money
 
 _MARK = "  │ "
 
@@ -46,25 +45,28 @@ class Page:
     def folded(self, text: str, width: int) -> Iterable[Text]:
         """Text as lines that are safe to print, no wider than this on a terminal."""
         for line in text.rstrip().strip("\r\n").splitlines():
-            made = Text(visible(line))
-            yield from made.wrap(self.console, max(10, width)) if self.folds else [made]
+            safe = Text(visible(line))
+            yield from safe.wrap(self.console, max(10, width)) if self.folds else [safe]
 
 
-def print_turn(page: Page, protocol: Protocol, turn: Turn, round_: int, model: str = "") -> None:
+def print_turn(page: Page, protocol: Protocol, turn: Turn, model: str = "") -> None:
     """One agent's turn, or the judge's: its sections as they are read, or why it can't be read and all of it."""
     judge = turn.agent == protocol.agents
-    head = seat_name(protocol, turn.agent) if judge else f"Round {round_ + 1}, {seat_name(protocol, turn.agent)}"
+    head = seat_name(protocol, turn.agent) if judge else f"Round {turn.round + 1}, {seat_name(protocol, turn.agent)}"
     page.line(head + (f" ({model})" if model else ""), "bold")
     if turn.parsed.error:
         page.line(f"  can't be read ({turn.parsed.error}):" if turn.text.strip() else "  said nothing", "yellow")
         page.words(turn.text)
         page.show()
         return
-    for name in JUDGE.names[:1] if judge else ("solution", "evaluation"):
-        page.line(f"  {name}", "dim")
-        page.words(said(turn.text, turn.parsed, name))
-    votes = ", ".join(_pair(*vote) for vote in turn.parsed.votes)
-    page.line(f"  votes: {votes or 'none'}")
+    if not turn.parsed.sections:
+        page.words(turn.text)
+    for section in turn.parsed.sections:
+        if section.name not in ("comparison", "consensus", "consensus_reason"):
+            page.line(f"  {section.name}", "dim")
+            page.words(turn.section(section.name))
+    if turn.votes or turn.parsed.votes:
+        page.line(f"  votes: {', '.join(_pair(*vote) for vote in turn.parsed.votes) or 'none'}")
     if turn.parsed.consensus is not None:
         page.line(f"  agreed: {'yes' if turn.parsed.consensus else 'no'}")
     page.show()
@@ -110,6 +112,8 @@ def outcome(end: Ending) -> str:
         return alone if len(winners) > 1 or count == 1 else f"{why}. One of {count} agents gives an answer:"
     if not any(final.solution for final in finals):
         return "There is no winner: no reply could be read."
+    if not (style := end.debate.question.style).find:
+        return f"There is no winner. {why}, and answers in the style {style.name!r} can't be compared."
     if not any(final.answer for final in finals):
         return f"There is no winner. {why}, and answers can only be compared in boxes (--style boxed)."
     return f"There is no winner. {why}, and no answer was given more often than the others."
@@ -126,10 +130,9 @@ def one_line(end: Ending) -> str:
 
 def took(used: Usage, usd: float, seconds: float | None, replies: int) -> str:
     """What it took, in a sentence."""
-    money = f", ${usd:,.4f}" if usd else ""
     time = f", {seconds:,.1f} s" if seconds is not None else ""
-    said = "1 reply" if replies == 1 else f"{replies} replies"
-    return f"{said}, {used.prompt:,} tokens read and {used.sampled:,} sampled{money}{time}"
+    count = "1 reply" if replies == 1 else f"{replies} replies"
+    return f"{count}, {used.prompt:,} tokens read and {used.sampled:,} sampled{money(usd)}{time}"
 
 
 def _ballot(debate: Debate, voter: int, votes: Sequence[Vote]) -> list[str]:
@@ -137,10 +140,11 @@ def _ballot(debate: Debate, voter: int, votes: Sequence[Vote]) -> list[str]:
     for vote in votes:
         if vote.author == voter:
             rounds.setdefault(vote.turn, []).append(_pair(vote.a, vote.op, vote.b))
-    said = [
-        (f"round {debate.round(at) + 1}: " if voter < debate.agents else "") + ", ".join(of) for at, of in rounds.items()
+    by_round = [
+        (f"round {debate.turns[turn].round + 1}: " if voter < debate.agents else "") + ", ".join(votes)
+        for turn, votes in rounds.items()
     ]
-    return [seat_name(debate.protocol, voter), "; ".join(said) or "none"]
+    return [seat_name(debate.protocol, voter), "; ".join(by_round) or "none"]
 
 
 def _standing(debate: Debate, final: Final) -> list[str]:

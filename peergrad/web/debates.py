@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from peergrad.debate.contract import said
-from peergrad.debate.protocols import Parallel
 from peergrad.debate.types import Debate
 from peergrad.measure.grades import final_grades, turn_grades
 from peergrad.reward.rewards import RewardRules, Scored, score
@@ -107,11 +105,11 @@ class _Shower:
     def turn(self, scored: Scored, index: int) -> Safe:
         debate = scored.debate
         turn = debate.turns[index]
-        persona = debate.protocol.persona(turn.agent).name if isinstance(debate.protocol, Parallel) else ""
+        persona = debate.protocol.persona(turn.agent)
         head = (
             tag("b", f"Agent {turn.agent}"),
-            tag("span", f"round {debate.round(index) + 1}"),
-            tag("span", tag("bdi", clip(persona, 60)[0])) if persona else None,
+            tag("span", f"round {turn.round + 1}"),
+            tag("span", tag("bdi", clip(persona.name, 60)[0])) if persona else None,
             self._grade(debate, index),
         )
         if turn.parsed.error:
@@ -122,9 +120,9 @@ class _Shower:
         else:
             sections: list[Safe] = []
             for name in (section.name for section in turn.parsed.sections):
-                words = said(turn.text, turn.parsed, name)
+                words = turn.section(name)
                 sections += [tag("dt", name.replace("_", " ")), tag("dd", self.text(words) if words else "–")]
-            body = [tag("dl", sections)]
+            body = [tag("dl", sections) if sections else tag("div", self.text(turn.text), class_="raw")]
         kind = "turn unreadable" if turn.parsed.error else "turn"
         return tag(
             "article",
@@ -136,9 +134,9 @@ class _Shower:
 
     def _grade(self, debate: Debate, index: int) -> Safe | None:
         turn = debate.turns[index]
-        if debate.question.answer is None or turn.parsed.error:
+        if debate.question.answer is None or turn.solution is None:
             return None
-        grade = self.grade(debate.question, said(turn.text, turn.parsed, "solution"))
+        grade = self.grade(debate.question, turn.solution)
         if grade.timed_out:
             return tag("span", "○ not compared in time", class_="badge")
         if grade.answer is None:

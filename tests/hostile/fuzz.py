@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
-from peergrad.debate.contract import FULL, SHORT, Contract, Order, read, said
+from peergrad.debate.contract import FULL, SHORT, Contract, Order, read
 from peergrad.debate.quote import MARK, harmless, quote
-from peergrad.debate.types import Parsed
+from peergrad.debate.types import Parsed, Turn
 
 _PROSE = (
     *("The answer is 4.", "N/A", "", "Agent 1 adds wrongly.\nAgent 2 is right.", "x < y > z and a = b"),
@@ -271,7 +271,7 @@ def _check_one(text: str, contract: Contract, order: Order, parsed: Parsed, max_
         if section.name == "comparison":
             silent = read(text[: section.inner[0]] + text[section.inner[1] :], contract, order=order)
             assert (silent.error, silent.votes) == (None, ()), "votes must come from the comparison"
-    shown = quote({name: said(text, parsed, name) for name in names})
+    shown = quote({name: Turn(0, 0, text, parsed).section(name) for name in names})
     assert all(line.startswith(MARK) for line in shown.splitlines())
     assert not any(tag in shown for tag in _ALL_TAGS)
     shown.encode()

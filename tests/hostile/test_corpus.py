@@ -13,7 +13,7 @@ from peergrad.debate.contract import FULL, SHORT
 from peergrad.debate.play import play
 from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.quote import MARK
-from peergrad.debate.types import Debate, Question
+from peergrad.debate.types import Ask, Debate, Question
 from peergrad.engines.scripted import END, Scripted
 from peergrad.reward import tally as tallying
 from peergrad.reward.tally import tally
@@ -143,7 +143,9 @@ def check_own_votes(attacked: Debate, attacker: int) -> None:
             assert not votes
             assert not turn.parsed.votes
         else:
-            silent = attacked.protocol.read(turn.text[:start] + "N/A" + turn.text[end:])
+            silent = attacked.protocol.read(
+                Ask("", 0, 0, 0, (), (), 0, contract=turn.contract), turn.text[:start] + "N/A" + turn.text[end:]
+            )
             assert (silent.error, silent.votes) == (None, ())
             alone = "<solution></solution><evaluation></evaluation><comparison>" + turn.text[start:end] + "</comparison>"
             assert contract.read(alone, SHORT).votes == turn.parsed.votes

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from peergrad.config import TrainConfig
 from peergrad.debate.play import Played
 from peergrad.debate.transcript import dump, load
 from peergrad.measure.candidates import candidates
@@ -208,10 +209,10 @@ def test_the_command_on_golden_transcripts():
 
 def test_the_command_on_a_run(tmp_path):
     kept = Run(tmp_path / "run")
-    kept.begin("", {})
-    kept.keep("step_000001", Played((debate("a", [42, 7, 7], SEEN),), {}))
-    kept.keep("step_000002", Played((debate("b", [42, 7, 7], VAGUE),), {}))
-    kept.keep("eval_debate_000002", Played((debate("c", [42, 7, 7], MISSED),), {}))
+    kept.begin(TrainConfig(), {})
+    kept.save_debates("step_000001", Played((debate("a", [42, 7, 7], SEEN),), {}))
+    kept.save_debates("step_000002", Played((debate("b", [42, 7, 7], VAGUE),), {}))
+    kept.save_debates("eval_debate_000002", Played((debate("c", [42, 7, 7], MISSED),), {}))
     torn = tmp_path / "run" / "debates" / "step_000003.jsonl"
     torn.write_text(dump(debate("d", [42, 7, 7], SEEN))[:200] + "\x1b[31m")
     result = run(tmp_path / "run", "--json")
@@ -224,7 +225,7 @@ def test_the_command_on_a_run(tmp_path):
 def test_bad_paths_get_one_sentence(tmp_path):
     (tmp_path / "empty.jsonl").write_text("\n")
     (tmp_path / "bad.jsonl").write_text('{"id": 3}\n')
-    Run(tmp_path / "new").begin("", {})
+    Run(tmp_path / "new").begin(TrainConfig(), {})
     for arguments, words in (
         ([], "PATH: is missing"),
         ([tmp_path / "nothing"], "can't be read"),

@@ -23,7 +23,7 @@ from peergrad.engines.openai.engine import Api
 from peergrad.engines.openai.rules import ApiRules
 from peergrad.engines.shared.secrets import Secrets
 from peergrad.runs.model_pool import ModelRef, model_ref
-from tests.debating.speaking import peergrad
+from tests.cli.answers import peergrad
 from tests.helpers import short
 from tests.openai.asking import an_ask
 from tests.openai.server import Response, Server, completion, events

@@ -121,9 +121,9 @@ def signalled(out: Path, log: Path, phase: str, number: int = signal.SIGTERM, ti
     """Train, and get a signal when a phase begins for the second time; the exit code and how long it took to leave."""
 
     def work() -> int:
-        from peergrad.terminal.training import Screen
+        from peergrad.terminal.run import RunView
 
-        real, begun = Screen.begin, []
+        real, begun = RunView.begin, []
 
         def begin(self, name, *rest):
             real(self, name, *rest)
@@ -133,7 +133,7 @@ def signalled(out: Path, log: Path, phase: str, number: int = signal.SIGTERM, ti
                 for _ in range(times):
                     os.kill(os.getpid(), number)
 
-        Screen.begin = begin
+        RunView.begin = begin
         return train(out)
 
     code = wait(child(work, log))
@@ -145,14 +145,14 @@ def slowly(out: Path, log: Path, what: str) -> tuple[int | None, float]:
 
     def work() -> int:
         from peergrad.engines.local.engine import Local
-        from peergrad.terminal import training as live
+        from peergrad.terminal import run as live
 
         def slow(*_, **__) -> None:
             Path(f"{out}.asked").write_text(str(time.time()))
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(60)
 
-        live._PATIENCE_S = 1.0
+        live._GRACE_S = 1.0
         setattr(Local, what, slow if what == "_step" else staticmethod(slow))
         return train(out)
 

@@ -125,7 +125,7 @@ def test_cost_may_mean_sampled_tokens(tmp_path):
 def test_numbers_are_those_of_the_kept_debates(found):
     """Everything is recomputed here from the files, by other code."""
     result, out = found
-    debates = EvalFolder(out).kept("debate")
+    debates = EvalFolder(out).debates("debate")
     final, winners = [], []
     for name in result["questions"]:
         debate = debates[f"debate/{name}"]
@@ -195,7 +195,7 @@ def test_what_the_world_drops_is_left_out_and_counted(tmp_path):
         async def sample(self, asks):
             raise ConnectionError("gone")
 
-    with pytest.raises(EngineError, match="all 20 debates were dropped; the first because: Silent failed"):
+    with pytest.raises(EngineError, match="20 of 20 debates were dropped; the first because: Silent failed"):
         measured(tmp_path / "other", Silent())
 
 
@@ -234,7 +234,7 @@ def test_an_engine_that_counts_nothing(tmp_path):
 def test_it_refuses_what_is_not_its_own(found, tmp_path):
     out = tmp_path / "out"
     measured(out, Scripted(knows), questions=5)
-    with pytest.raises(UserError, match="is of other questions"):
+    with pytest.raises(UserError, match="has other questions"):
         measured(out, Scripted(knows), questions=6)
     with pytest.raises(UserError, match=r"max_tokens: the evaluation in .* has 1024, not 9"):
         measured(out, Scripted(knows), questions=5, max_tokens=9)

@@ -27,7 +27,7 @@ from peergrad.runs.skipped import MOST_BYTES, Skipped, read_skipped
 from peergrad.runs.training import load_engine, train_run
 from peergrad.runs.watch import Nobody
 from peergrad.settings import changed
-from peergrad.terminal.training import Screen, before_and_after, too_many_lost
+from peergrad.terminal.run import RunView, before_and_after, too_many_lost
 from tests.bandit import Bandit
 
 PARROT = Path(__file__).parent.parent / "fixtures" / "parrot"
@@ -162,7 +162,7 @@ def test_several_updates_a_step(tmp_path):
 def test_a_person_sees_it(tmp_path, terminal):
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=300, highlight=False)
-    with Screen(console, 4, 0) as screen:
+    with RunView(console, 4, 0) as screen:
         run(tmp_path / "run", bandit(losing(2, why="bad\x1b[2J\rlayer"), again=lambda number: 2), screen)
         if terminal:
             screen._live.refresh()
@@ -418,9 +418,10 @@ def commanded(monkeypatch, trainer, config):
     monkeypatch.setattr(train_command, "train_run", functools.partial(train_run, load=lambda *_: trainer))
     monkeypatch.setattr(leaving.os, "_exit", lambda code: (_ for _ in ()).throw(SystemExit(code)))
     try:
-        return train_command.train(config)
+        train_command.train(config)
     except SystemExit as left:
         return left.code
+    return 0
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):

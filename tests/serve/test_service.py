@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tinker.proto import tinker_public_pb2 as pb
 
 from peergrad import UserError
-from peergrad.cli.serve import ServeConfig, _bound, serve
+from peergrad.cli.serve import ServeConfig, _bound, command
 from peergrad.engines.local.engine import Local
 from peergrad.runs import files
 from peergrad.serve import futures, policy, service, sessions
@@ -360,7 +360,7 @@ def test_an_update_that_is_refused_uses_its_gradient_up(tmp_path):
 )
 def test_settings_that_can_not_be(settings, sentence):
     with pytest.raises(UserError, match=sentence):
-        serve(ServeConfig(model=MODEL, **settings))
+        command(ServeConfig(model=MODEL, **settings))
 
 
 def test_results_are_kept_for_a_while(monkeypatch):
@@ -391,7 +391,7 @@ def test_two_servers_on_one_port():
     with _bound("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
         with pytest.raises(UserError, match=f"can't listen at 127.0.0.1, port {port}"):
-            serve(ServeConfig(model="nothing/like-it", port=port))
+            command(ServeConfig(model="nothing/like-it", port=port))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "[::2]"])

@@ -4,8 +4,13 @@ import time
 
 import pytest
 
-from peergrad.debate.contract import FULL, SHORT, read, said
+from peergrad.debate.contract import FULL, SHORT, read
+from peergrad.debate.types import Turn
 from tests.helpers import full, short
+
+
+def said(text, parsed, name):
+    return Turn(0, 0, text, parsed).section(name)
 
 
 def kind(text, contract=SHORT, **options):

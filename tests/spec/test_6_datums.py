@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from peergrad.debate.contract import SHORT, read
 from peergrad.debate.errors import UserError
 from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.types import Tokens
@@ -89,7 +90,7 @@ def test_6_5_bytes_decide_which_token_is_where():  # SPEC 6.5
     text, starts = decode(pieces)
     assert starts == [0, 11, 28, 48, 73]
     debate = parallel(1, ["N/A"])
-    parsed = debate.protocol.read(text)
+    parsed = read(text, SHORT)
     tokens = Tokens.of([1], range(5), [0.0] * 5, starts)
     turn = replace(debate.turns[0], text=text, parsed=parsed, tokens=tokens)
     where = {name: section_tokens(turn, name) for name in ("solution", "evaluation", "comparison")}

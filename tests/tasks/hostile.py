@@ -14,6 +14,8 @@ from peergrad.debate.types import Question
 from peergrad.tasks import grading
 from peergrad.tasks.pool import Pool
 
+MATHEMATICS = "peergrad.tasks.mathematics:compare"
+
 
 def nested(head, tail, depth, core="x"):
     return head * depth + core + tail * depth
@@ -184,7 +186,7 @@ def below(pid):
 
 def main():
     deadline_s = float(sys.argv[1]) if sys.argv[1:] else 5.0
-    pool = grading.POOL = Pool(deadline_s, 4)
+    pool = grading.POOL = Pool(MATHEMATICS, deadline_s=deadline_s)
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda n: tried(f"{n}+x"), range(4)))  # all processes are started before time counts
         started = time.monotonic()

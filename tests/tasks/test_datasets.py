@@ -57,7 +57,7 @@ def test_rows_as_they_are_published(tmp_path, name, row, question, answer, endin
 def test_rows_of_the_plain_shape(tmp_path, name):
     (tmp_path / "x.csv").write_text('id,question,answer\na,"One, two?",3\nb,Why?,4\n')
     task, _ = open_task(f"{name}:{tmp_path / 'x.csv'}", TaskRules())
-    truth = DATASETS[name].style == "boxed"
+    truth = DATASETS[name].style.name == "boxed"
     assert [(one.id, one.text, one.answer) for one in task.questions] == [
         ("a", "One, two?", "3" if truth else None),
         ("b", "Why?", "4" if truth else None),

@@ -12,7 +12,7 @@ import pytest
 from peergrad.tasks import grading
 from peergrad.tasks.base import TIMED_OUT
 from peergrad.tasks.pool import Pool
-from tests.tasks.hostile import HOSTILE, below, tried
+from tests.tasks.hostile import HOSTILE, MATHEMATICS, below, tried
 
 pytestmark = pytest.mark.alone
 
@@ -23,7 +23,7 @@ HANGS = "9^{9^{9^{9}}}"
 @pytest.fixture
 def pool(monkeypatch):
     def open_pool(deadline_s, workers):
-        made = Pool(deadline_s, workers)
+        made = Pool(MATHEMATICS, deadline_s=deadline_s, workers=workers)
         monkeypatch.setattr(grading, "POOL", made)
         grading._compared.cache_clear()
         with ThreadPoolExecutor(workers) as threads:  # all are started before time counts
@@ -70,7 +70,8 @@ def test_the_pool_goes_on_after_anything(pool):
 
 
 def test_nothing_is_left_when_the_process_is_killed():
-    code = f"from tests.tasks.hostile import *; grading.POOL = Pool(3.0); print(tried('x+1'), flush=True); tried({HANGS!r})"
+    code = "from tests.tasks.hostile import *; grading.POOL = Pool(MATHEMATICS, deadline_s=3.0)"
+    code += f"; print(tried('x+1'), flush=True); tried({HANGS!r})"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         process.stdout.readline()

@@ -52,7 +52,7 @@ def test_every_known_dataset(name, tmp_path, monkeypatch):
     assert (len(train), len(held_out)) == (5 if known.test else 3, 2)
     assert train[0].id == f"{name}-train-1"
     assert held_out[0].id == (f"{name}-test-1" if known.test else f"{name}-train-4")
-    assert (train[0].dataset, train[0].style, train.known) == (name, known.style, known.style == "boxed")
+    assert (train[0].dataset, train[0].style, train.known) == (name, known.style, known.style.name == "boxed")
     if train.known:
         assert train.grade(train[0], r"\boxed{2}").correct
 

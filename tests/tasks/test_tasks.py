@@ -68,7 +68,7 @@ def test_files(tmp_path):
     (tmp_path / "open.jsonl").write_text('{"question": "Write a poem."}\n')
     essay = read_questions(tmp_path / "open.jsonl")
     assert not essay.known
-    assert essay[0].style == "open"
+    assert essay[0].style.name == "open"
     train, held = open_task(str(tmp_path / "x.jsonl"), TaskRules(question_field="q", answer_field="a"), held_out=1)
     assert (len(train), len(held)) == (2, 1)
 
@@ -106,7 +106,7 @@ def test_the_teacher_keeps_to_the_contract():
     for index in range(20):
         debate = Debate(f"d{index}", Arithmetic(2)[index], protocol)
         while wave := protocol.wave(debate):
-            debate = debate.extend(wave, [Reply(say(debate, ask.agent)) for ask in wave])
+            debate = debate.extend(wave, [Reply(say(debate, ask)) for ask in wave])
         scored = score(debate)
         assert not any(turn.parsed.error for turn in debate.turns)
         assert not scored.tally.missing

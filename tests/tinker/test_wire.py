@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from starlette.responses import JSONResponse, Response
 
 from peergrad import UserError
-from peergrad.cli.serve import ServeConfig, serve
+from peergrad.cli.serve import ServeConfig, command
 from peergrad.debate.errors import EngineError
 from peergrad.debate.types import Ask, Message
 from peergrad.engines.local.engine import Local
@@ -482,10 +482,10 @@ def test_nonsense_trains_nothing(server):
 
 def test_who_may_come_in(processes, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="PEERGRAD_SERVE_KEY"):
-        serve(ServeConfig(model=MODEL, host="0.0.0.0"))
+        command(ServeConfig(model=MODEL, host="0.0.0.0"))
     monkeypatch.setenv("PEERGRAD_SERVE_KEY", "secret")
     with pytest.raises(UserError, match="must begin with tml-"):
-        serve(ServeConfig(model=MODEL))
+        command(ServeConfig(model=MODEL))
     with Server(processes, tmp_path, "--max-models", "1", host=OTHER, PEERGRAD_SERVE_KEY="tml-right") as server:
         monkeypatch.setenv("TINKER_API_KEY", "tml-wrong")
         with pytest.raises(UserError, match=r"TINKER_API_KEY: .* does not accept the key"):

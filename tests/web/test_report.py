@@ -14,11 +14,11 @@ from peergrad.debate.play import Played, play
 from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.types import Question
 from peergrad.engines.scripted import Scripted
-from peergrad.measure.metrics import debate_metrics
-from peergrad.measure.steps import answers, form, seats
+from peergrad.measure.batch import DebateBatch
+from peergrad.measure.metrics import measure
 from peergrad.reward.rewards import score
 from peergrad.runs.folder import Progress, Run
-from peergrad.settings import changed, to_toml
+from peergrad.settings import changed
 from peergrad.tasks.arithmetic import Arithmetic, teacher
 from peergrad.web.history import BINS
 from peergrad.web.report import report, write_report
@@ -79,7 +79,7 @@ class Page(HTMLParser):
 
 def run_in(path, facts=FACTS, **settings):
     run = Run(path / "run")
-    run.begin(to_toml(changed(preset("demo"), {"steps": 12} | settings, "test")), facts)
+    run.begin(changed(preset("demo"), {"steps": 12} | settings, "test"), facts)
     return run
 
 
@@ -96,8 +96,7 @@ def voting(ask):
 
 
 def measured(debates):
-    batch = [score(one) for one in debates]
-    return form(batch) | debate_metrics(batch) | seats(batch) | answers(batch, HELD_OUT)
+    return measure(DebateBatch.of([score(one) for one in debates], HELD_OUT, "train_arithmetic"))
 
 
 def trained(path, steps=10, **settings):
@@ -105,14 +104,14 @@ def trained(path, steps=10, **settings):
     run = run_in(path, **settings)
     for at, reply in ((0, "no tags at all"), (steps, voting)):
         debates = tuple(debate(HELD_OUT[i], reply, id=f"eval-{at}/{HELD_OUT[i].id}") for i in range(6))
-        run.keep(f"eval_{at:06}", Played(debates, {}))
+        run.save_debates(f"eval_{at:06}", Played(debates, {}))
         share = 0.25 if at == 0 else 0.75
         log = {"eval/direct/arithmetic/correct": share, "eval/debate/arithmetic/correct": share / 2, "time/eval_s": 4.0}
         if at == 0:
             run.log(Progress(), "eval", log)
             for step in range(1, steps + 1):
                 kept = (debate(Arithmetic()[step], voting if step > 1 else "hm", id=f"s{step}"),)
-                run.keep(f"step_{step:06}", Played(kept, {}))
+                run.save_debates(f"step_{step:06}", Played(kept, {}))
                 more = {"optim/loss": 1.0 / step, "optim/entropy": math.nan, "alarms": [], "tokens/sampled": 100.0}
                 more |= {"time/sample_s": 30.0, "time/train_s": 31.0, "optim/kl_sample_train_v1": 1e-7 * step}
                 if step in (4, 5, 8):
@@ -189,7 +188,7 @@ def test_before_and_after_are_fifths_and_evaluations(tmp_path):
 def test_grades_and_rewards_of_turns(tmp_path):
     question = Question("q", "What is 5 + 5?", "10", "boxed", "mine")
     run = run_in(tmp_path, task="mine.jsonl")
-    run.keep("step_000001", Played((debate(question, voting),), {}))
+    run.save_debates("step_000001", Played((debate(question, voting),), {}))
     text = check(report(run)).text
     assert text.count("What is 5 + 5?") == 1
     assert text.count("✓ right") == 6
@@ -204,7 +203,7 @@ def test_one_score_per_agent_and_sequential_debates(tmp_path):
     replies = ("Agent 0 > Agent 1", "N/A")
     for step, votes in enumerate(replies, 1):
         one = debate(Question(f"q{step}", "Why?"), lambda ask, votes=votes: full(votes), protocol=talk)
-        run.keep(f"step_{step:06}", Played((one,), {}))
+        run.save_debates(f"step_{step:06}", Played((one,), {}))
     text = check(report(run)).text
     assert "win_rate: agent 0 +1.00, agent 1 +0.00" in text
     assert "consensus reason" in text
@@ -222,12 +221,11 @@ def test_the_teacher_reads_well(tmp_path):
             now = type(now)(now.id, question, now.protocol)
             while wave := now.protocol.wave(now):
                 replies = [
-                    asyncio.run(Scripted(lambda ask, d=now: say(d, ask.agent), tokens=False).sample([ask]))[0]
-                    for ask in wave
+                    asyncio.run(Scripted(lambda ask, d=now: say(d, ask), tokens=False).sample([ask]))[0] for ask in wave
                 ]
                 now = now.extend(wave, replies)
             debates.append(now)
-        run.keep(f"eval_{at:06}", Played(tuple(debates), {}))
+        run.save_debates(f"eval_{at:06}", Played(tuple(debates), {}))
     assert "6 of 6 readable" in check(report(run)).text
 
 
@@ -356,7 +354,7 @@ def test_model_text_is_only_text(tmp_path, attack, where):
         person = Persona(clean if where == "everything else" else "A", "", 1.0)
         rules = Parallel(agents=3, max_rounds=2, max_tokens=10_000, personas=(person,))
         for at in (0, 1):
-            run.keep(f"eval_{at:06}", Played((debate(question, reply, protocol=rules),), {}))
+            run.save_debates(f"eval_{at:06}", Played((debate(question, reply, protocol=rules),), {}))
         return report(run)
 
     page = page_with(attack)
@@ -373,7 +371,7 @@ def test_model_text_is_only_text(tmp_path, attack, where):
 
 def test_what_is_hidden_is_shown(tmp_path):
     run = run_in(tmp_path)
-    run.keep("step_000001", Played((debate(Question("q", "?"), "a\x1b[2Jb\u202ec"),), {}))
+    run.save_debates("step_000001", Played((debate(Question("q", "?"), "a\x1b[2Jb\u202ec"),), {}))
     assert "a␛[2Jb\ufffdc" in check(report(run)).text
 
 
@@ -381,7 +379,7 @@ def test_what_is_hidden_is_shown(tmp_path):
 def test_long_replies_are_clipped_with_a_notice(tmp_path, char):
     run = run_in(tmp_path)
     once = Parallel(agents=3, max_rounds=1, max_tokens=9_000_000)
-    run.keep("step_000001", Played((debate(Question("q", "?"), short("N/A", char * 1_000_000), protocol=once),), {}))
+    run.save_debates("step_000001", Played((debate(Question("q", "?"), short("N/A", char * 1_000_000), protocol=once),), {}))
     found = check(report(run)).text
     assert found.count("cut here: 1,500 of 1,000,000 characters") == 3
     assert len(found) < 30_000
@@ -394,7 +392,7 @@ def test_many_long_debates_stay_within_two_megabytes(tmp_path, char):
     long = debate(Question("q", char * 5000), short("N/A", char * 5000, char * 5000), protocol=rules)
     thin = replace(long, turns=tuple(replace(turn, asked=()) for turn in long.turns))
     for at in (1, 2):
-        run.keep(f"step_{at:06}", Played((thin,) * 6, {}))
+        run.save_debates(f"step_{at:06}", Played((thin,) * 6, {}))
     page = report(run)
     assert "… 16 more turns are not shown." in check(page).text
     assert len(page.encode()) > 500_000  # the limit was tried

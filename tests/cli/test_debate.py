@@ -14,7 +14,7 @@ import pytest
 
 from peergrad.cli import main as cli
 from peergrad.debate.transcript import read_file
-from tests.debating.speaking import PEERGRAD, ROOT, asked, objects, peergrad, replying, round_of, said, seat
+from tests.cli.answers import PEERGRAD, ROOT, asked, objects, peergrad, replying, round_of, said, seat
 from tests.hostile.corpus import PAYLOADS
 from tests.openai.server import Response, Server, completion
 
@@ -239,7 +239,7 @@ def test_a_spent_budget_stops_and_the_same_command_goes_on(server, tmp_path):
     bought = len(objects(first.stdout))
     assert 1 <= bought <= 2
     assert "the budget of 170 tokens is spent" in first.stderr
-    assert "the same command goes on" in first.stderr
+    assert "the same command resumes it" in first.stderr
     second = peergrad(*args, "--budget-tokens", "1000", cwd=tmp_path, stdin=questions)
     assert second.returncode == 0, second.stderr
     assert [one["kept"] for one in objects(second.stdout)].count(True) == bought
@@ -351,7 +351,7 @@ def test_faults_of_a_server_name_the_seat(server, tmp_path):
     with Server(lambda _: Response({"error": {"message": "too long: maximum context length"}}, 413)) as small:
         done = peergrad("debate", "?", "--model", f"m@{server.url}", "--seat", f"2=x@{small.url}", cwd=tmp_path)
         assert done.returncode == 1
-        assert "peergrad: the debate was dropped because seat 2: x at " in done.stderr
+        assert "peergrad: 1 of 1 debates were dropped; the first because: seat 2: x at " in done.stderr
 
 
 def test_other_settings_are_refused_in_the_same_file(server, tmp_path):
@@ -359,7 +359,7 @@ def test_other_settings_are_refused_in_the_same_file(server, tmp_path):
     assert peergrad(*args, 1, cwd=tmp_path).returncode == 0
     done = peergrad(*args, 2, cwd=tmp_path)
     assert done.returncode == 2
-    assert "max_rounds: the debates in a.jsonl have 1, not 2; give the same, or another file (out)" in done.stderr
+    assert "max_rounds: the transcript a.jsonl has 1, not 2; give the same, or another out" in done.stderr
 
 
 def test_a_signal_stops_it(tmp_path):
@@ -376,5 +376,5 @@ def test_a_signal_stops_it(tmp_path):
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 143
-        assert b"stopped; the same command goes on from debates/" in process.stderr.read()
+        assert b"stopped; the same command resumes from debates/" in process.stderr.read()
         process.stderr.close()

@@ -1,10 +1,10 @@
-"""A training run as it goes: a live panel on a terminal, plain lines elsewhere."""
+"""The view of a training run: a live panel on a terminal, plain lines elsewhere; and the table at its end."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -17,6 +17,8 @@ from peergrad.measure.alarms import Alarm
 from peergrad.measure.lost import Updates, retried
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.skipped import Skipped
+from peergrad.terminal.text import clock
+from peergrad.terminal.view import View
 
 # What a person looks at, in this order: name, metric, how it is written.
 SHOWN = (
@@ -26,17 +28,15 @@ SHOWN = (
     ("dropped", "debates/dropped", "{:.0f}"),
     ("tok/s", "tokens/sampled_per_s", "{:.0f}"),
 )
+_GRACE_S = 20.0
 
 
-_PATIENCE_S = 20.0
-
-
-class Screen:
-    """A watcher for people. Everything a model or a file said is made harmless before it is shown."""
+class RunView(View):
+    """A watcher of a training run."""
 
     def __init__(self, console: Console, steps: int, warm_steps: int) -> None:
-        self.phase = "starting"
-        self._console, self._steps, self._warm_steps = console, steps, warm_steps
+        super().__init__(console)
+        self._steps, self._warm_steps = steps, warm_steps
         self._at, self._debates, self._done = Progress(), 0, 0
         self._line: Mapping[str, Any] = {}
         self._alarms: list[Alarm] = []
@@ -46,34 +46,24 @@ class Screen:
         self._live = Live(get_renderable=self._panel, console=console, refresh_per_second=4, transient=True)
         self._terminal = console.is_terminal
 
-    def __enter__(self) -> Screen:
+    def __enter__(self) -> Self:
         if self._terminal:
             self._live.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Give the terminal back."""
         if self._terminal:
             self._live.stop()
 
     @property
-    def patience_s(self) -> float:
+    def grace_s(self) -> float:
         """A step under way is worth waiting for, but not for longer than this: it will be repeated."""
-        return _PATIENCE_S if self.phase in ("training", "saving", "warm start") else 0.0
-
-    def say(self, sentence: str) -> None:
-        self._console.print(Text(visible(sentence)), soft_wrap=True)
-
-    def warn(self, sentence: str) -> None:
-        self._console.print(Text(f"warning: {visible(sentence)}", style="yellow"), soft_wrap=True)
+        return _GRACE_S if self.phase in ("training", "saving", "warm start") else 0.0
 
     def begin(self, phase: str, at: Progress, debates: int) -> None:
         self.phase, self._at, self._debates, self._done = phase, at, debates, 0
         if not self._terminal and phase == "evaluating":
-            self._console.print(f"{phase} {at.name}")
+            self.say(f"{phase} {at.name}")
 
     def debate(self, debate: Debate | None) -> None:
         self._done += debate is not None
@@ -86,14 +76,14 @@ class Screen:
             self._line = metrics
         if self._terminal and phase != "eval":
             return
-        self._console.print(Text(visible(self._sentence(phase, at, metrics))), soft_wrap=True)
+        self.say(self._sentence(phase, at, metrics))
 
     def updates(self, so_far: Updates) -> None:
         self._updates = so_far
 
     def alarm(self, alarm: Alarm) -> None:
         if alarm.name not in [known.name for known in self._alarms]:
-            self._console.print(Text(f"alarm: {visible(str(alarm))}", style="bold red"), soft_wrap=True)
+            self.say(f"alarm: {alarm}", "bold red")
         self._alarms = [known for known in self._alarms if known.name != alarm.name] + [alarm]
 
     def _sentence(self, phase: str, at: Progress, metrics: Mapping[str, Any]) -> str:
@@ -133,12 +123,12 @@ class Screen:
         return Group(Text(f"{step}  {head}{self._left()}", style="bold"), table, *self._lost(), *alarms)
 
     def _lost(self) -> list[Text]:
-        found, lost = self._updates, list[Text]()
-        if found.skipped:
-            style = "bold red" if found.too_many else "yellow"
-            lost.append(Text(f"{found.skipped:,} of {found.asked:,} updates skipped", style=style))
-        if found.retried:
-            lost.append(Text(retried(found.retried)))
+        updates, lost = self._updates, list[Text]()
+        if updates.skipped:
+            style = "bold red" if updates.too_many else "yellow"
+            lost.append(Text(f"{updates.skipped:,} of {updates.asked:,} updates skipped", style=style))
+        if updates.retried:
+            lost.append(Text(retried(updates.retried)))
         return lost
 
 
@@ -146,7 +136,7 @@ def before_and_after(console: Console, metrics: Sequence[Mapping[str, Any]]) -> 
     """The first and the last fifth of a run's self-play side by side, evaluations before and after, and how many updates."""
     steps = [line for line in metrics if line["phase"] == "train"]
     evals = [line for line in metrics if line["phase"] == "eval"]
-    made = Updates.of(metrics)
+    updates = Updates.of(metrics)
     table = Table("", "before", "after", box=None, padding=(0, 3, 0, 0), header_style="dim")
     if steps:
         fifth = max(1, len(steps) // 5)
@@ -162,23 +152,18 @@ def before_and_after(console: Console, metrics: Sequence[Mapping[str, Any]]) -> 
         label = "evaluation: " + name.removeprefix("eval/").replace("/", " ")
         table.add_row(Text(visible(label)), *(_mean([line], name, "{:.0%}") for line in (evals[0], evals[-1])))
     console.print(table)
-    if made.asked:
-        console.print(Text(str(made)), soft_wrap=True)
+    if updates.asked:
+        console.print(Text(str(updates)), soft_wrap=True)
 
 
 def too_many_lost(console: Console, run: Run) -> None:
     """Say so if the run lost so many updates that it is not the run that was asked for."""
-    made, skipped = Updates.of(run.metrics()), Skipped(run.path)
-    if made.too_many:
+    updates, skipped = Updates.of(run.metrics()), Skipped(run.path)
+    if updates.too_many:
         where = str(skipped.path) if skipped.kept() else None
-        console.print(Text(visible(made.warning(where)), style="bold red"), soft_wrap=True)
+        console.print(Text(visible(updates.warning(where)), style="bold red"), soft_wrap=True)
 
 
 def _mean(lines: Sequence[Mapping[str, Any]], key: str, form: str) -> str:
     values = [line[key] for line in lines if line.get(key) is not None]
     return form.format(sum(values) / len(values)) if values else "–"
-
-
-def clock(seconds: float) -> str:
-    """A length of time, short."""
-    return f"{seconds / 3600:.1f} h" if seconds > 5400 else f"{seconds / 60:.0f} min" if seconds > 90 else f"{seconds:.0f} s"

@@ -1,0 +1,134 @@
+"""What protocols have in common: the base of the built-in ones, and of one's own (docs/how-to/extend.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass, replace
+from typing import Any, cast
+
+from peergrad.debate import contract
+from peergrad.debate.errors import UserError
+from peergrad.debate.imports import import_path, imported, refused
+from peergrad.debate.personas import Persona
+from peergrad.debate.types import Ask, Contract, Debate, Message, Parsed, Protocol
+
+MAX_AGENTS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseProtocol:
+    """A protocol but for ``wave``. Its fields are its settings: each one of a subclass can be set in TOML and by a flag.
+
+    Example: ``examples/my_protocol.py``
+    """
+
+    agents: int = 3
+    max_tokens: int = 1024
+
+    def __post_init__(self) -> None:
+        self.at_least_1("agents", "max_tokens")
+        if self.agents > MAX_AGENTS:
+            raise UserError(f"agents: {self.agents} is not possible; give a whole number from 1 to {MAX_AGENTS}")
+
+    def at_least_1(self, *names: str) -> None:
+        """Refuse settings below 1."""
+        for name in names:
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}: {getattr(self, name)} is not possible; give a whole number of at least 1")
+
+    @property
+    def name(self) -> str:
+        return import_path(type(self))
+
+    @property
+    def contract(self) -> Contract | None:
+        return None
+
+    @property
+    def ends_on_error(self) -> bool:
+        return False
+
+    @property
+    def one_dialogue(self) -> bool:
+        return False
+
+    def wave(self, debate: Debate) -> list[Ask]:
+        """The turns to ask for now, all at the same moment; [] means the debate is over."""
+        raise NotImplementedError
+
+    def read(self, ask: Ask, text: str, truncated: bool = False) -> Parsed:
+        return Parsed() if ask.contract is None else contract.read(text, ask.contract, truncated=truncated)
+
+    def shown(self, turn: int) -> tuple[int, int]:
+        return 0, turn - turn % self.agents
+
+    def persona(self, agent: int) -> Persona | None:  # noqa: ARG002
+        return None
+
+    def alone(self, agent: int) -> Protocol:  # noqa: ARG002
+        return replace(self, agents=1)
+
+    def speakers(self, debate: Debate) -> tuple[int, list[int]]:
+        """The round to play now, and who has not spoken in it: everybody, unless a transcript breaks off within it."""
+        round_ = max(0, debate.rounds - 1)
+        spoken = {turn.agent for turn in debate.turns if turn.round == round_}
+        missing = [agent for agent in range(self.agents) if agent not in spoken]
+        return (round_, missing) if missing else (round_ + 1, list(range(self.agents)))
+
+    def ask(
+        self,
+        debate: Debate,
+        agent: int,
+        messages: Sequence[Message],
+        *,
+        round: int,
+        shown: tuple[int, int],
+        place: int = 0,
+        contract: Contract | None = None,
+        temperature: float = 1.0,
+    ) -> Ask:
+        """The ask for the turn that is ``place`` turns after the last one, by a prompt with words of the turns ``shown``."""
+        return Ask(
+            debate=debate.id,
+            agent=agent,
+            turn=len(debate.turns) + place,
+            seen=shown[1],
+            messages=tuple(messages),
+            stop=(contract.stop,) if contract else (),
+            max_tokens=self.max_tokens,
+            temperature=temperature,
+            since=shown[0],
+            round=round,
+            contract=contract,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded(BaseProtocol):
+    """A protocol known by its transcripts alone: they can be scored and shown, and not be continued."""
+
+    protocol: str
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def name(self) -> str:
+        return self.protocol
+
+    def wave(self, debate: Debate) -> list[Ask]:  # noqa: ARG002
+        return []
+
+
+_own: dict[str, type[BaseProtocol]] = {}
+
+
+def own_protocol(path: str) -> type[BaseProtocol]:
+    """Somebody's own protocol by its import path. From now on transcripts may name it."""
+    kind: Any = imported(path, "protocol")
+    if not isinstance(kind, type) or not issubclass(kind, BaseProtocol) or not is_dataclass(kind):
+        raise refused("protocol", path, cast("object", kind), "a dataclass derived from peergrad.BaseProtocol")
+    return _own.setdefault(path, kind)
+
+
+def imported_protocol(path: str) -> type[BaseProtocol] | None:
+    """The protocol of an import path if a person has named it in this process: nothing is imported here."""
+    return _own.get(path)

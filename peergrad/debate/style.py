@@ -1,0 +1,71 @@
+"""How a question wants to be answered: what a model is told, and where its answer stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from peergrad.debate.errors import UserError
+from peergrad.debate.imports import where_it_failed
+
+_BRACE = re.compile(r"\\boxed\s*+\{|\\.|[{}]", re.DOTALL)
+
+
+def last_boxed(text: str) -> str | None:
+    """What the last closed ``\\boxed{…}`` holds, braces nested; linear in the length of the text.
+
+    Example: ``last_boxed(r"\\boxed{1}, no: \\boxed{\\frac{1}{2}}") == r"\\frac{1}{2}"``
+    """
+    opened: list[int | None] = []
+    best: tuple[int, int] | None = None
+    for brace in _BRACE.finditer(text):
+        if brace[0].endswith("{") and brace[0] != r"\{":
+            opened.append(brace.end() if len(brace[0]) > 1 else None)
+        elif brace[0] == "}" and opened:
+            start = opened.pop()
+            if start is not None and (best is None or start > best[0]):
+                best = (start, brace.start())
+    return None if best is None else text[best[0] : best[1]].strip()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Style:
+    """A style of answering. Transcripts record its name alone, so styles of one name are equal.
+
+    Example: ``Style("code", "Give one Python function in solution.")``
+    """
+
+    name: str
+    instruction: str = field(default="", compare=False)
+    """Follows the question in the prompt."""
+    brief: str | None = field(default=None, compare=False)
+    """The same in few words, for ``wording="brief"``; ``None``: the instruction itself."""
+    example: str = field(default="Water the plant once a week, and only when the soil feels dry.", compare=False)
+    """The solution in the prompt's example of a reply, to a question unlike those that are asked."""
+    flaw: str = field(default="waters every day, which drowns the roots", compare=False)
+    """What the example says is wrong with another agent's solution to it."""
+    find: Callable[[str], str | None] | None = field(default=None, compare=False)
+    """The answer within a solution, if there is one; ``None``: answers of this style can't be compared."""
+
+    def __repr__(self) -> str:
+        return f"Style({self.name!r})"
+
+    def answer(self, solution: str) -> str | None:
+        """The answer that a solution gives; ``None`` without one, or where answers can't be compared."""
+        try:
+            return self.find(solution) if self.find else None
+        except Exception as error:  # somebody's own code
+            raise UserError(f"style {self.name!r}: find failed ({where_it_failed(error)})") from error
+
+
+OPEN = Style("open", "Give your full answer in solution.", brief="", find=last_boxed)
+BOXED = Style(
+    "boxed",
+    "End your solution with the final answer as \\boxed{answer}.",
+    brief="Give the final answer as \\boxed{answer}.",
+    example="There are 3 boxes of 4 pens. 3 * 4 = 12. The answer is \\boxed{12}.",
+    flaw="adds 3 + 4 instead of multiplying",
+    find=last_boxed,
+)
+STYLES = {style.name: style for style in (OPEN, BOXED)}
