@@ -152,7 +152,7 @@ class Samplers:
     async def _read(self, weights: _Weights, checkpoint: CheckpointId) -> LocalSampler:
         try:
             folder, _ = await asyncio.to_thread(self._store.find, checkpoint)
-            weights.sampler = sampler = await self._engine.adapted(folder)
+            weights.sampler = sampler = await self._engine.sampler_with(folder)
         finally:
             weights.loading = None
         if self._is_needed(weights):

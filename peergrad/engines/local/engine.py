@@ -150,11 +150,11 @@ class Local:
         """A sampler of the base model, without any adapter."""
         return LocalSampler(self, None, BASE_WEIGHTS)
 
-    async def adapted(self, folder: Path | None) -> LocalSampler:
+    async def sampler_with(self, checkpoint: Path | None) -> LocalSampler:
         """A sampler with the adapter of a checkpoint or of any PEFT folder, or with none. Training is not affected."""
-        if folder is None:
+        if checkpoint is None:
             return self.base_sampler()
-        return await asyncio.to_thread(lambda: self._snapshot(Lora.from_folder(self.decoder, folder)))
+        return await asyncio.to_thread(lambda: self._snapshot(Lora.from_folder(self.decoder, checkpoint)))
 
     async def step(self, data: Sequence[Datum], loss: LossName, lr: float) -> StepStats:
         return await self._run_in_order(self._step, data, loss, lr)
