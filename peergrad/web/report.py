@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from peergrad.config import TrainConfig
+from peergrad.config import TrainConfig, from_folder
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
 from peergrad.measure.history import RunHistory, alarmed
@@ -16,7 +16,6 @@ from peergrad.reward.rewards import RewardRules
 from peergrad.runs import files
 from peergrad.runs.folder import Run
 from peergrad.runs.skipped import Skipped
-from peergrad.settings import from_file
 from peergrad.tasks.open import regrade
 from peergrad.web.curves import curves
 from peergrad.web.debates import side_by_side
@@ -82,7 +81,7 @@ def _shown_by(rules: RewardRules) -> RewardRules:
 
 def _config(run: Run) -> TrainConfig | None:
     try:
-        return from_file(TrainConfig(), run.path / "config.toml")
+        return from_folder(TrainConfig(), run.path)
     except UserError:  # of another version, or damaged; what was logged can be shown all the same
         return None
 
