@@ -119,7 +119,7 @@ def test_log_probabilities_and_their_gradients(monkeypatch):
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("rank", [None, 4])
 def test_a_step_as_the_graph_has_it_is_the_plain_one(kind, rank):
-    """What is captured in a graph, run by itself: the same tokens, and the same keys and values in the pool."""
+    """What is captured in a graph, run by itself: the same tokens, and the same keys and values in the cache."""
     from peergrad.engines.local.sample.cuda_graphs import decode
     from peergrad.engines.local.sample.stacked_lora import stacked
 
@@ -156,8 +156,8 @@ def test_graphs_are_captured_anew_when_the_matrices_they_read_move():
     for rank, stays in ((4, False), (4, True), (8, False)):
         lora, base = Lora(decoder, LoraRules(rank=rank), 0), decoder.layers[0].weights["o"].clone()
         graphs._graphs = dict(captured)
-        graphs.use(lora.snapshot())
+        graphs.use_adapter(lora.snapshot())
         assert bool(graphs._graphs) == stays
         assert torch.equal(decoder.layers[0].weights["o"], base)
-        graphs.use(None)
+        graphs.use_adapter(None)
         assert bool(graphs._graphs) == stays
