@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.text import Text
 
 from peergrad.debate.quote import visible
+from peergrad.runs.watch import Watcher
 
 
-class View:
+class View(Watcher):
     """A view of work under way. All text is made harmless before it is shown."""
 
     phase = "starting"
