@@ -2,13 +2,18 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-servers interop-cookbook interop-skyrl check bench clean
+.PHONY: demo lint types test test-servers interop-cookbook interop-skyrl check bench clean
 
 demo: .venv/ready
 	$(BIN)/peergrad train --preset demo
 
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
 # One process per core, then what must have the machine to itself. Waiting threads must not take a core from another process.
-test: .venv/ready
+test: lint
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n logical --dist loadfile -m 'not alone'
 	$(BIN)/python -m pytest -m alone
 
@@ -24,12 +29,10 @@ interop-cookbook: .venv/ready
 interop-skyrl: .venv-skyrl/ready
 	.venv-skyrl/bin/python -u interop/train_on_skyrl.py
 
-check: .venv/ready
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+types: .venv/ready
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(BIN)/lint-imports
-	$(MAKE) test
+
+check: lint types test
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/read_hostile.py

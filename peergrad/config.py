@@ -10,12 +10,15 @@ from peergrad.debate.bounds import RESUMABLE, Above, Range
 from peergrad.debate.contract import Order
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
+from peergrad.debate.imports import own_functions
 from peergrad.debate.personas import PERSONAS
 from peergrad.debate.prompts import Wording
 from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.engines.config import ApiConfig, EngineConfig, UpdateConfig
 from peergrad.learn.train import LearnRules
+from peergrad.measure.alarms import AlarmRule
 from peergrad.measure.budget import Cost
+from peergrad.measure.metrics import Metric
 from peergrad.settings import changed, check
 from peergrad.tasks.open import TaskRules
 
@@ -43,17 +46,14 @@ class DebateConfig:
     max_chars_per_field: int = 4000
     """Sequential: longer sections of others are clipped to this many characters."""
 
-    def build(self, engine: EngineConfig | None = None) -> Parallel | Sequential:
-        """The protocol itself. What a service is to learn from must be sampled at temperature 1, whatever the persona."""
-        served = engine is not None and engine.engine == "tinker"
+    def build(self, temperature: float | None = None) -> Parallel | Sequential:
+        """The protocol itself. Some engines learn only from what was sampled at one temperature, whatever the persona."""
         rules = {name: getattr(self, name) for name in ("agents", "max_rounds", "max_tokens", "wording", "order")}
         if self.protocol == "parallel":
-            at_one = tuple(replace(persona, temperature=1.0) for persona in PERSONAS)
-            return Parallel(**rules, personas=at_one if served else PERSONAS)
-        if served and self.temperature != 1:
-            raise UserError(
-                f"temperature: {self.temperature} is not possible with engine tinker, where all debates are at 1; give 1"
-            )
+            fixed = {} if temperature is None else {"temperature": temperature}
+            return Parallel(**rules, personas=tuple(replace(persona, **fixed) for persona in PERSONAS))
+        if temperature not in (None, self.temperature):
+            raise UserError(f"temperature: {self.temperature} is not possible with this engine; give {temperature:g}")
         more = {name: getattr(self, name) for name in ("temperature", "history_rounds", "max_chars_per_field")}
         return Sequential(**rules, **more)
 
@@ -118,8 +118,17 @@ class KeepConfig:
     """Evaluate after every so many steps; 0 only before and after. Needs eval_questions."""
     log_to: Annotated[tuple[Literal["tensorboard", "wandb", "trackio"], ...], RESUMABLE] = ()
     """Send metrics there too; files are always written."""
+    metrics: Annotated[tuple[str, ...], RESUMABLE] = ()
+    """Metrics of your own, each as module:name; the built-in ones are always measured."""
+    alarms: Annotated[tuple[str, ...], RESUMABLE] = ()
+    """Alarms of your own, each as module:name."""
     stop_on_alarm: Annotated[bool, RESUMABLE] = False
     """Stop when an alarm sounds, rather than only say so."""
+
+    @property
+    def own(self) -> tuple[dict[str, Metric], dict[str, AlarmRule]]:
+        """The metrics and alarms of one's own, imported here."""
+        return own_functions(self.metrics, "metrics"), own_functions(self.alarms, "alarms")
 
     @property
     def folder(self) -> Path:
@@ -144,7 +153,7 @@ class TrainConfig:
         check(self)
         if self.keep.eval_every and not self.held_out.eval_questions:
             raise UserError("eval_questions: 0 leaves nothing to evaluate on, but eval_every asks for it; give at least 1")
-        self.debate.build(self.engine)
+        self.debate.build()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +192,7 @@ class EvalConfig:
         check(self)
         if self.measure.sample_temperature <= 0 and self.measure.mode != "role-averaged":
             raise UserError("sample_temperature: independent answers need a temperature above 0")
-        self.debate.build(self.engine)
+        self.debate.build()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +225,7 @@ class DebatesConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        self.debate.build(self.engine)
+        self.debate.build()
 
 
 _DEMO = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import tomllib
 import typing
@@ -50,11 +51,11 @@ def _plain(text: str) -> bool:
 
 def flat(config: Any) -> dict[str, Any]:
     """Every setting by its name, whatever section it is in: names are unique."""
-    found: dict[str, Any] = {}
-    for one in dataclasses.fields(config):
-        value = getattr(config, one.name)
-        found |= flat(value) if dataclasses.is_dataclass(value) else {one.name: value}
-    return found
+    settings: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        settings |= flat(value) if dataclasses.is_dataclass(value) else {field.name: value}
+    return settings
 
 
 def changed(config: T, settings: Mapping[str, Any], where: str) -> T:
@@ -84,36 +85,27 @@ def to_toml(config: Any) -> str:
     """All settings as a TOML file that ``from_file`` reads back to the same; unset ones are commented out."""
     lines: list[str] = []
     for section in dataclasses.fields(config):
-        lines += [f"[{section.name}]"]
+        lines.append(f"[{section.name}]")
         for name, value in flat(getattr(config, section.name)).items():
-            lines.append(f"# {name} is not set" if value is None else f"{name} = {_toml(value)}")
+            lines.append(f"# {name} is not set" if value is None else f"{name} = {_written(value)}")
         lines.append("")
     return "\n".join(lines)
 
 
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    escaped = "".join(
-        f"\\u{ord(char):04x}" if ord(char) < 32 or char == "\x7f" else "\\" + char if char in '"\\' else char
-        for char in str(value)
-    )
-    return f'"{escaped}"'
+def _written(value: Any) -> str:
+    """A value in TOML. JSON is TOML as far as settings go, but for one character."""
+    return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
 
 
 def _changed(config: Any, settings: Mapping[str, Any], where: str) -> Any:
     types = typing.get_type_hints(type(config))
     new: dict[str, Any] = {}
-    for one in dataclasses.fields(config):
-        value = getattr(config, one.name)
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
-            new[one.name] = _changed(value, settings, where)
-        elif one.name in settings:
-            new[one.name] = _checked(settings[one.name], types[one.name], one.name, where)
+            new[field.name] = _changed(value, settings, where)
+        elif field.name in settings:
+            new[field.name] = _checked(settings[field.name], types[field.name], field.name, where)
     return dataclasses.replace(config, **new)
 
 

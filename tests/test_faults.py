@@ -53,7 +53,8 @@ class Faulty(Scripted):
                 raise RuntimeError("connection reset")
             case 1:
                 self.lost |= hit
-                return await asyncio.sleep(3600)
+                await asyncio.sleep(3600)
+                return replies
             case 2:
                 self.lost |= hit
                 return []

@@ -23,7 +23,7 @@ from peergrad.debate.types import Debate, Question
 from peergrad.measure.ending import Ending, as_object, ending, used
 from peergrad.runs import debating
 from peergrad.runs.debating import WEAK, DebatesPlan, SessionCost, debate_all
-from peergrad.runs.model_pool import address_of, run_of
+from peergrad.runs.model_ref import run_of, trained_engine
 from peergrad.runs.watch import Watcher
 from peergrad.settings import changed, flat, from_file
 from peergrad.tasks.lines import lines_of, typed_questions
@@ -58,7 +58,7 @@ def base_settings(args: Sequence[str]) -> DebatesConfig:
     flags = first_pass(DebateFlags, args)
     if flags == DebateFlags():
         return changed(DebatesConfig(), {"max_tokens": WEAK_TOKENS}, "model")
-    config = settings_of(flags.model, flags.base_url) if flags.model else DebatesConfig()
+    config = settings_of(flags.model, flags.base_url, flags.engine) if flags.model else DebatesConfig()
     return from_file(config, flags.config) if flags.config else config
 
 
@@ -91,14 +91,14 @@ def command(
         _many(plan, json)
 
 
-def settings_of(model: str, base_url: str | None) -> DebatesConfig:
+def settings_of(model: str, base_url: str | None, engine: str | None = None) -> DebatesConfig:
     """The settings that debates of a model begin with: of a run or its checkpoint, debates and engine are the run's own."""
     run = run_of(model)
     if not run:
         return DebatesConfig()
     trained = from_file(TrainConfig(), run.path / "config.toml")
-    shared = {name: flat(trained)[name] for name in (*flat(DebateConfig()), "engine")}
-    return changed(DebatesConfig(), shared | {"base_url": address_of(trained.engine, base_url)}, "model")
+    shared = {name: flat(trained)[name] for name in flat(DebateConfig())}
+    return changed(DebatesConfig(), shared | trained_engine(trained.engine, base_url, engine), "model")
 
 
 def _questions(question: str | None, config: DebatesConfig) -> tuple[Sequence[Question], str, str]:

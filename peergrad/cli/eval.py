@@ -18,7 +18,7 @@ from peergrad.config import EvalConfig, TrainConfig
 from peergrad.debate.quote import visible
 from peergrad.engines.shared.addresses import host
 from peergrad.runs import evaluation, training
-from peergrad.runs.model_pool import address_of, run_of
+from peergrad.runs.model_ref import run_of, trained_engine
 from peergrad.settings import changed, flat, from_file
 from peergrad.tasks.open import open_questions
 from peergrad.terminal.progress import ProgressView
@@ -28,7 +28,7 @@ from peergrad.terminal.result import print_result, result_text
 def base_settings(args: Sequence[str]) -> EvalConfig:
     """The settings that the flags begin with: those of a run whose model is evaluated, then those of a file."""
     flags = first_pass(ModelFlags, args)
-    config = settings_of(flags.model, flags.base_url) if flags.model else EvalConfig()
+    config = settings_of(flags.model, flags.base_url, flags.engine) if flags.model else EvalConfig()
     return from_file(config, flags.config) if flags.config else config
 
 
@@ -60,7 +60,7 @@ def command(
     console.print(Text(f"result: {visible(str(out / 'result.json'))}"), soft_wrap=True)
 
 
-def settings_of(model: str, base_url: str | None) -> EvalConfig:
+def settings_of(model: str, base_url: str | None, engine: str | None = None) -> EvalConfig:
     """The settings an evaluation of a model begins with: of a run or its checkpoint, the run's own."""
     run = run_of(model)
     if not run:
@@ -68,8 +68,8 @@ def settings_of(model: str, base_url: str | None) -> EvalConfig:
     names = flat(EvalConfig()).keys() - {"out", "seed", "model"}
     trained = from_file(TrainConfig(), run.path / "config.toml")
     shared = {name: value for name, value in flat(trained).items() if name in names}
-    shared |= {"task": trained.held_out.eval_task or trained.task.task, "base_url": address_of(trained.engine, base_url)}
-    return changed(EvalConfig(), shared, "model")
+    shared |= {"task": trained.held_out.eval_task or trained.task.task}
+    return changed(EvalConfig(), shared | trained_engine(trained.engine, base_url, engine), "model")
 
 
 def _trained_on(model: str) -> set[tuple[str, str | None]]:

@@ -38,6 +38,7 @@ class ModelFlags:
 
     model: str | None = None
     base_url: str | None = None
+    engine: str | None = None
     config: Path | None = None
 
 

@@ -46,10 +46,11 @@ def command(
         print(to_toml(settings))
         print(cost)
     else:
-        _train(settings)
+        train(settings)
 
 
-def _train(config: TrainConfig) -> None:
+def train(config: TrainConfig) -> None:
+    """Train, showing the progress; then print what changed and what can be done next."""
     console, run = Console(highlight=False), Run(config.keep.folder)
     with RunView(console, config.learn.steps, config.warm.warm_steps) as view:
         if not run.exists:

@@ -21,18 +21,20 @@ from peergrad.debate.play import Played
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Debate, Protocol, Question
-from peergrad.learn.train import Stopped, due, self_play, train
+from peergrad.engines.base import Engine, Setup
+from peergrad.engines.registry import builtin_engine, engine_of, open_trainer
+from peergrad.learn.train import Step, Stopped, due, self_play, train
 from peergrad.learn.trainer import RETRIED, Trainer
 from peergrad.learn.updates import joined
 from peergrad.learn.warm import Teacher, demonstrate, lesson, recorded
-from peergrad.measure.alarms import alarms
+from peergrad.measure.alarms import Alarm, alarms
+from peergrad.measure.batch import DebateBatch
 from peergrad.measure.grades import truth_of
-from peergrad.measure.steps import step_metrics
-from peergrad.runs.folder import Progress, Run
+from peergrad.measure.metrics import measure
+from peergrad.runs.folder import Progress, Run, metrics_line
 from peergrad.runs.held_out import debated, direct
 from peergrad.runs.loggers import Loggers, open_loggers
 from peergrad.runs.lost import Lost
-from peergrad.runs.model_pool import batching, check_service, tinker_engine
 from peergrad.runs.skipped import Skipped
 from peergrad.runs.watch import Watcher
 from peergrad.settings import flat
@@ -95,7 +97,7 @@ class Plan:
         return at in (Progress(), Progress(steps)) or (at.step > 0 and due(at.step - 1, every))
 
 
-def plan(config: TrainConfig) -> Plan:
+def plan(config: TrainConfig, engine: Engine | None = None) -> Plan:
     """Check everything that can be checked without a model. No code that the settings name is imported: see ``plan_run``."""
     rules, apart = config.task.rules(config.keep.seed), config.held_out
     task, held_out = open_task(config.task.task, rules, held_out=apart.eval_questions, eval_name=apart.eval_task)
@@ -116,42 +118,21 @@ def plan(config: TrainConfig) -> Plan:
             teach, lessons = teacher(config.keep.seed), [task[index] for index in range(len(task))]
         else:
             raise UserError("warm_from: this task has no teacher of its own; give a transcript file, or warm_steps 0")
-    if config.engine.engine == "tinker":
-        check_service(config.engine, config.update)
-    return Plan(config, config.debate.build(config.engine), task, held_out, teach, lessons)
+    engine = engine or builtin_engine(config.engine.engine)
+    if engine:
+        engine.check(config.engine, config.update)
+    return Plan(config, config.debate.build(engine.temperature if engine else None), task, held_out, teach, lessons)
 
 
 def plan_run(config: TrainConfig) -> Plan:
-    """``plan`` for settings a person gave, rather than a folder: a reward of one's own is imported, or refused."""
-    _ = config.learn.reward.function
-    return plan(config)
+    """``plan`` for settings a person gave, rather than a folder: what they name of one's own is imported, or refused."""
+    _ = config.learn.reward.function, config.keep.own
+    return plan(config, engine_of(config.engine))
 
 
 def load_engine(config: TrainConfig, say: Callable[[str], None] = lambda _: None) -> Trainer:
-    """The engine a run trains with. ``say`` hears what takes long, such as a download."""
-    if config.engine.engine == "tinker":
-        return tinker_engine(config.engine, config.update, config.keep.seed, say)
-    if config.engine.base_url is not None:
-        raise UserError("base_url: a model behind an API can debate, but not learn; for a Tinker service give engine tinker")
-    try:
-        from peergrad.engines.local.engine import Local
-        from peergrad.engines.local.model.lora import LoraRules
-    except ImportError as error:
-        raise UserError(f"model: the local engine needs {error.name}; pip install 'peergrad[local]'") from None
-    engine, update = config.engine, config.update
-    return Local.load_model(
-        engine.model,
-        device=engine.device,
-        dtype=engine.dtype,
-        threads=engine.threads,
-        lora=LoraRules(rank=update.rank, alpha=update.alpha),
-        seed=config.keep.seed,
-        kv_gb=engine.kv_gb,
-        max_rows=engine.max_rows,
-        train_tokens=update.train_tokens,
-        max_grad_norm=update.max_grad_norm,
-        say=say,
-    )
+    """The model a run trains. ``say`` hears what takes long, such as a download."""
+    return open_trainer(Setup(engine=config.engine, update=config.update, seed=config.keep.seed, say=say))
 
 
 async def train_run(
@@ -267,10 +248,7 @@ class _Training:
                 if step.stats:
                     await lost.tell(at, step.stats, learn.loss, step.lr)
                 # Comparing answers may take long, and signals must be heard.
-                metrics: dict[str, Any] = dict(await asyncio.to_thread(step_metrics, step, self.plan.task))
-                history.append(metrics)
-                sounding = alarms(history, step)
-                metrics["alarms"] = [alarm.name for alarm in sounding]
+                metrics, sounding = await asyncio.to_thread(self._measure, at, step, history)
                 self._log(at, "train", metrics)
                 for alarm in sounding:
                     self.watch.alarm(alarm)
@@ -279,13 +257,23 @@ class _Training:
                 if sounding and self.config.keep.stop_on_alarm:
                     raise Stopped(f"an alarm sounded after step {at.step}. {sounding[0]}")
 
+    def _measure(self, at: Progress, step: Step, history: list[dict[str, Any]]) -> tuple[dict[str, Any], list[Alarm]]:
+        """What a step was like, and what is wrong. The history gets its line as a resumed run would read it."""
+        own_metrics, own_alarms = self.config.keep.own
+        batch = DebateBatch.of(step.scored, self.plan.task, f"train_{self.plan.task.name}", step)
+        metrics: dict[str, Any] = dict(measure(batch, own_metrics))
+        history.append(metrics_line(at, "train", metrics))
+        sounding = alarms(history, step, own_alarms)
+        metrics["alarms"] = history[-1]["alarms"] = [alarm.name for alarm in sounding]
+        return metrics, sounding
+
     def _rollout(self) -> Callable[[int, Sampler], Any]:
         """Self-play whose debates are saved before they are learned from, and used again if the step is repeated."""
         play = self_play(
             self.plan.protocol,
             self.plan.batch,
             done=self.watch.debate,
-            **batching(self.config.engine),
+            **engine_of(self.config.engine).batching(self.config.engine),
         )
 
         async def rollout(index: int, sampler: Sampler) -> Played:
@@ -315,7 +303,8 @@ class _Training:
         if apart.eval_debates:
             chosen = questions[: apart.eval_debates]
             rules, prefix = self.config.learn.reward, f"eval-{at.step}/"
-            measured, played = await debated(sampler, held_out, chosen, self.plan.protocol, rules, prefix)
+            own_metrics, _ = self.config.keep.own
+            measured, played = await debated(sampler, held_out, chosen, self.plan.protocol, rules, prefix, own_metrics)
             metrics |= measured
             self.run.save_debates(f"eval_{at.step:06}", played)
         self._log(at, "eval", metrics | {"time/eval_s": time.monotonic() - started})

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from peergrad.debate.transcript import read_file
-from tests.debating.speaking import peergrad
+from tests.cli.answers import peergrad
 from tests.helpers import short
 from tests.openai.server import Response, Server, completion
 

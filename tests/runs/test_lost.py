@@ -418,9 +418,10 @@ def commanded(monkeypatch, trainer, config):
     monkeypatch.setattr(train_command, "train_run", functools.partial(train_run, load=lambda *_: trainer))
     monkeypatch.setattr(leaving.os, "_exit", lambda code: (_ for _ in ()).throw(SystemExit(code)))
     try:
-        return train_command.train(config)
+        train_command.train(config)
     except SystemExit as left:
         return left.code
+    return 0
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):

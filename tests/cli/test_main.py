@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent.parent
 WORKED = HERE / "golden" / "worked.jsonl"
 PEERGRAD = [sys.executable, "-m", "peergrad"]
 

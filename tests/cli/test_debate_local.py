@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from peergrad.debate.transcript import read_file
-from tests.debating.speaking import objects, peergrad, replying, said, seat
+from tests.cli.answers import objects, peergrad, replying, said, seat
 from tests.openai.server import Server
 
 PARROT = Path(__file__).parent.parent / "fixtures" / "parrot"

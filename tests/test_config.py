@@ -32,7 +32,7 @@ def test_10_presets():  # SPEC 10
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_config_file_says_everything(name, tmp_path):
-    config = changed(preset(name), {"out": 'some "where"\n\\', "consensus": "others", "log_to": ["wandb"]}, "x")
+    config = changed(preset(name), {"out": 'some "where"\n\\\x7f\x01é😀', "consensus": "others", "log_to": ["wandb"]}, "x")
     path = tmp_path / "config.toml"
     path.write_text(to_toml(config))
     assert from_file(TrainConfig(), path) == config

@@ -14,7 +14,7 @@ import pytest
 
 from peergrad.cli import main as cli
 from peergrad.debate.transcript import read_file
-from tests.debating.speaking import PEERGRAD, ROOT, asked, objects, peergrad, replying, round_of, said, seat
+from tests.cli.answers import PEERGRAD, ROOT, asked, objects, peergrad, replying, round_of, said, seat
 from tests.hostile.corpus import PAYLOADS
 from tests.openai.server import Response, Server, completion
 
