@@ -63,7 +63,8 @@ class TaskConfig:
     """What is debated."""
 
     task: str = "arithmetic"
-    """Arithmetic, a known dataset (gsm8k, math, aime, svamp, longwriter, mt-bench) or its file (gsm8k:PATH), or any file."""
+    """Arithmetic, a known dataset (gsm8k, math, aime, svamp, longwriter, mt-bench) or its file (gsm8k:PATH), any file, or
+    module:name of your own."""
     question_field: str = "question"
     """The field or column of a file that holds the question."""
     answer_field: str = "answer"

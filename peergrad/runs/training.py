@@ -97,10 +97,12 @@ class Plan:
         return at in (Progress(), Progress(steps)) or (at.step > 0 and due(at.step - 1, every))
 
 
-def plan(config: TrainConfig, engine: Engine | None = None) -> Plan:
+def plan(config: TrainConfig, engine: Engine | None = None, *, may_import: bool = False) -> Plan:
     """Check everything that can be checked without a model. No code that the settings name is imported: see ``plan_run``."""
     rules, apart = config.task.rules(config.keep.seed), config.held_out
-    task, held_out = open_task(config.task.task, rules, held_out=apart.eval_questions, eval_name=apart.eval_task)
+    task, held_out = open_task(
+        config.task.task, rules, held_out=apart.eval_questions, eval_name=apart.eval_task, may_import=may_import
+    )
     if config.learn.batch > len(task):
         raise UserError(f"batch: {config.learn.batch} is more than the {len(task)} questions there are; give at most that")
     if config.held_out.eval_debates > config.held_out.eval_questions:
@@ -113,7 +115,10 @@ def plan(config: TrainConfig, engine: Engine | None = None) -> Plan:
             if not shown or wrong:
                 why = f"its debate {wrong.id} has {wrong.agents} agents, not {config.debate.agents}" if wrong else "is empty"
                 raise UserError(f"warm_from: {config.warm.warm_from} can't be learned from: {why}")
-            teach, lessons = recorded(shown), [replace(debate.question, id=debate.id) for debate in shown]
+            # A transcript has the names of styles; what they say is the task's.
+            styles = {question.style: question.style for question in (task[index] for index in range(len(task)))}
+            same = [replace(d.question, id=d.id, style=styles.get(d.question.style, d.question.style)) for d in shown]
+            teach, lessons = recorded(shown), same
         elif isinstance(task, Arithmetic):
             teach, lessons = teacher(config.keep.seed), [task[index] for index in range(len(task))]
         else:
@@ -127,7 +132,7 @@ def plan(config: TrainConfig, engine: Engine | None = None) -> Plan:
 def plan_run(config: TrainConfig) -> Plan:
     """``plan`` for settings a person gave, rather than a folder: what they name of one's own is imported, or refused."""
     _ = config.learn.reward.function, config.keep.own
-    return plan(config, engine_of(config.engine))
+    return plan(config, engine_of(config.engine), may_import=True)
 
 
 def load_engine(config: TrainConfig, say: Callable[[str], None] = lambda _: None) -> Trainer:
