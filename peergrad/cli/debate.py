@@ -14,9 +14,9 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from peergrad.cli.flags import Flag, Inline, ModelFlags, first_pass
+from peergrad.cli.flags import Flag, Inline, ModelFlags, first_pass, with_own_protocol
 from peergrad.cli.signals import run_until_done
-from peergrad.config import DebateConfig, DebatesConfig, TrainConfig
+from peergrad.config import DebatesConfig, TrainConfig, from_folder
 from peergrad.debate.errors import UserError
 from peergrad.debate.style import STYLES
 from peergrad.debate.types import Debate, Question
@@ -57,9 +57,10 @@ def base_settings(args: Sequence[str]) -> DebatesConfig:
     The small model that answers where none is named rambles, and on this machine: its replies are short.
     """
     flags = first_pass(DebateFlags, args)
+    config = with_own_protocol(DebatesConfig(), flags.config, args)
     if flags == DebateFlags():
-        return changed(DebatesConfig(), {"max_tokens": WEAK_TOKENS}, "model")
-    config = settings_of(flags.model, flags.base_url, flags.engine) if flags.model else DebatesConfig()
+        return changed(config, {"max_tokens": WEAK_TOKENS}, "model")
+    config = settings_of(config, flags.model, flags.base_url, flags.engine) if flags.model else config
     return from_file(config, flags.config) if flags.config else config
 
 
@@ -92,14 +93,14 @@ def command(
         _many(plan, json)
 
 
-def settings_of(model: str, base_url: str | None, engine: str | None = None) -> DebatesConfig:
+def settings_of(config: DebatesConfig, model: str, base_url: str | None, engine: str | None = None) -> DebatesConfig:
     """The settings that debates of a model begin with: of a run or its checkpoint, debates and engine are the run's own."""
     run = run_of(model)
     if not run:
-        return DebatesConfig()
-    trained = from_file(TrainConfig(), run.path / "config.toml")
-    shared = {name: flat(trained)[name] for name in flat(DebateConfig())}
-    return changed(DebatesConfig(), shared | trained_engine(trained.engine, base_url, engine), "model")
+        return config
+    trained = from_folder(TrainConfig(), run.path)
+    shared = {name: flat(trained)[name] for name in flat(config.debate) if name in flat(trained)}
+    return changed(config, shared | trained_engine(trained.engine, base_url, engine), "model")
 
 
 def _questions(question: str | None, config: DebatesConfig) -> tuple[Sequence[Question], str, str]:

@@ -11,8 +11,10 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from peergrad.config import PRESETS, TrainConfig, preset
+from peergrad.debate.config import with_protocol
+from peergrad.debate.imports import is_import_path
 from peergrad.debate.quote import visible
-from peergrad.settings import from_file
+from peergrad.settings import from_file, read_settings
 
 T = TypeVar("T")
 
@@ -48,10 +50,23 @@ def first_pass(flags: type[T], args: Sequence[str]) -> T:
     return tyro.cli(flags, args=args, prog="peergrad", add_help=False, return_unknown_args=True, config=config)[0]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _ProtocolFlag:
+    protocol: str | None = None
+
+
+def with_own_protocol(config: T, file: Path | None, args: Sequence[str]) -> T:
+    """Settings with a place for those of a person's own protocol, if the flags or the file name one: it is imported."""
+    in_file = read_settings(file).get("protocol") if file else None
+    protocol = first_pass(_ProtocolFlag, args).protocol or in_file
+    return with_protocol(config, protocol) if isinstance(protocol, str) and is_import_path(protocol) else config
+
+
 def train_settings(args: Sequence[str]) -> TrainConfig:
     """The settings that the flags of ``train`` and ``check`` begin with: a preset's, then those of a file."""
     flags = first_pass(PresetFlags, args)
     config = preset(flags.preset or "demo") if flags.preset or not flags.config else TrainConfig()
+    config = with_own_protocol(config, flags.config, args)
     return from_file(config, flags.config) if flags.config else config
 
 

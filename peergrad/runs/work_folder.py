@@ -10,12 +10,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from peergrad.config import from_folder
 from peergrad.debate.bounds import Resumable
 from peergrad.debate.errors import UserError
 from peergrad.debate.transcript import load
 from peergrad.debate.types import Debate
 from peergrad.runs import files
-from peergrad.settings import flat, from_file, markers, to_toml
+from peergrad.settings import flat, markers, to_toml
 
 Warn = Callable[[str], None]
 
@@ -112,7 +113,7 @@ class WorkFolder:
                 raise UserError(f"out: {what} has {word}; give another folder (out)")
         may_change = markers(config, Resumable).keys() - set(fixed)
         now = {name: value for name, value in flat(config).items() if name not in may_change}
-        check_same_settings(what, flat(from_file(type(config)(), self.path / "config.toml")), now)
+        check_same_settings(what, flat(from_folder(type(config)(), self.path)), now)
 
 
 def check_same_settings(what: str, before: Any, now: Mapping[str, Any]) -> None:
