@@ -109,7 +109,7 @@ class KeepConfig:
     """What is kept and when."""
 
     out: Path | None = None
-    """The run folder; unset, runs/ and the name of the preset. The same command goes on with what is there."""
+    """The run folder; unset, runs/ and the name of the preset. The same command resumes what is there."""
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     """Makes a run on a CPU repeatable to the byte."""
     save_every: Annotated[int, Range(0)] = 0
@@ -164,7 +164,7 @@ class MeasureConfig:
     cost: Cost = "processed"
     """What equal cost means: all tokens processed, prompts included, or only those sampled."""
     out: Path | None = None
-    """The folder of the result; unset, evals/ in the run's folder or here. The same command goes on with what is there."""
+    """The folder of the result; unset, evals/ in the run's folder or here. The same command resumes what is there."""
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     """Makes an evaluation on a CPU repeatable."""
 
@@ -199,7 +199,7 @@ class SeatsConfig:
     questions: Annotated[int, Range(0)] = 0
     """Only so many questions of the task, from the first; 0 is all."""
     out: Path | None = None
-    """The transcript, a .jsonl file; unset, one in debates/. The same command goes on with what is there."""
+    """The transcript, a .jsonl file; unset, one in debates/. The same command resumes what is there."""
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     """Another seed makes another debate."""
 

@@ -7,7 +7,6 @@ import json as json_module
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -16,22 +15,21 @@ from rich.console import Console
 
 from peergrad.cli.flags import Flag, Inline, ModelFlags, first_pass
 from peergrad.cli.signals import run_until_done
-from peergrad.config import DebateConfig, DebatesConfig, TrainConfig
+from peergrad.config import DebateConfig, DebatesConfig
 from peergrad.debate.errors import UserError
 from peergrad.debate.style import STYLES
 from peergrad.debate.types import Ask, Debate, Question, Reply
 from peergrad.measure.ending import Ending, as_object, ending, used
 from peergrad.runs import debating
 from peergrad.runs.debating import WEAK, DebatesPlan, Took, debate_all
-from peergrad.runs.model_pool import address_of, run_of
-from peergrad.settings import changed, flat, from_file
+from peergrad.settings import changed, flat
 from peergrad.tasks.lines import lines_of, typed_questions
 from peergrad.tasks.open import open_questions
 from peergrad.tasks.rows import stem
 from peergrad.terminal.debate import DebateView
 from peergrad.terminal.progress import ProgressView
-from peergrad.terminal.text import money
 from peergrad.terminal.turns import Page, one_line, print_ending, took
+from peergrad.terminal.view import money
 
 WEAK_TOKENS = 128
 
@@ -42,23 +40,15 @@ _WEAK = (
 _HOW = {"votes": "decided by votes", "answers": "by how often an answer was given", "nothing": "without a winner"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class DebateFlags(ModelFlags):
-    """The flags that name models."""
-
-    seat: tuple[str, ...] = ()
-
-
 def base_settings(args: Sequence[str]) -> DebatesConfig:
     """The settings that the flags begin with: those of a run whose model debates, then those of a file.
 
     The small model that answers where none is named rambles, and on this machine: its replies are short.
     """
-    flags = first_pass(DebateFlags, args)
-    if flags == DebateFlags():
+    flags = first_pass(ModelFlags, args)
+    if flags == ModelFlags():
         return changed(DebatesConfig(), {"max_tokens": WEAK_TOKENS}, "model")
-    config = settings_of(flags.model, flags.base_url) if flags.model else DebatesConfig()
-    return from_file(config, flags.config) if flags.config else config
+    return flags.settings(DebatesConfig(), {*flat(DebateConfig()), "engine", "base_url"})
 
 
 def command(
@@ -88,16 +78,6 @@ def command(
         _one(plan)
     else:
         _many(plan, json)
-
-
-def settings_of(model: str, base_url: str | None) -> DebatesConfig:
-    """The settings that debates of a model begin with: of a run or its checkpoint, debates and engine are the run's own."""
-    run = run_of(model)
-    if not run:
-        return DebatesConfig()
-    trained = from_file(TrainConfig(), run.path / "config.toml")
-    shared = {name: flat(trained)[name] for name in (*flat(DebateConfig()), "engine")}
-    return changed(DebatesConfig(), shared | {"base_url": address_of(trained.engine, base_url)}, "model")
 
 
 def _questions(question: str | None, config: DebatesConfig) -> tuple[Sequence[Question], str, str]:

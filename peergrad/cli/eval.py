@@ -18,8 +18,8 @@ from peergrad.config import EvalConfig, TrainConfig
 from peergrad.debate.quote import visible
 from peergrad.engines.shared.addresses import host
 from peergrad.runs import evaluation, training
-from peergrad.runs.model_pool import address_of, run_of
-from peergrad.settings import changed, flat, from_file
+from peergrad.runs.model_pool import run_of
+from peergrad.settings import flat, from_file
 from peergrad.tasks.open import open_questions
 from peergrad.terminal.progress import ProgressView
 from peergrad.terminal.result import print_result, result_text
@@ -28,8 +28,7 @@ from peergrad.terminal.result import print_result, result_text
 def base_settings(args: Sequence[str]) -> EvalConfig:
     """The settings that the flags begin with: those of a run whose model is evaluated, then those of a file."""
     flags = first_pass(ModelFlags, args)
-    config = settings_of(flags.model, flags.base_url) if flags.model else EvalConfig()
-    return from_file(config, flags.config) if flags.config else config
+    return flags.settings(EvalConfig(), flat(EvalConfig()).keys() - {"out", "seed", "model"})
 
 
 def command(
@@ -58,18 +57,6 @@ def command(
         return
     print_result(console, result)
     console.print(Text(f"result: {visible(str(out / 'result.json'))}"), soft_wrap=True)
-
-
-def settings_of(model: str, base_url: str | None) -> EvalConfig:
-    """The settings an evaluation of a model begins with: of a run or its checkpoint, the run's own."""
-    run = run_of(model)
-    if not run:
-        return EvalConfig()
-    names = flat(EvalConfig()).keys() - {"out", "seed", "model"}
-    trained = from_file(TrainConfig(), run.path / "config.toml")
-    shared = {name: value for name, value in flat(trained).items() if name in names}
-    shared |= {"task": trained.held_out.eval_task or trained.task.task, "base_url": address_of(trained.engine, base_url)}
-    return changed(EvalConfig(), shared, "model")
 
 
 def _trained_on(model: str) -> set[tuple[str, str | None]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -12,7 +12,8 @@ import tyro
 
 from peergrad.config import PRESETS, TrainConfig, preset
 from peergrad.debate.quote import visible
-from peergrad.settings import from_file
+from peergrad.runs.model_pool import address_of, run_of
+from peergrad.settings import changed, flat, from_file
 
 T = TypeVar("T")
 
@@ -38,7 +39,18 @@ class ModelFlags:
 
     model: str | None = None
     base_url: str | None = None
+    seat: tuple[str, ...] = ()  # only ``debate`` has it
     config: Path | None = None
+
+    def settings(self, base: T, of_run: Collection[str]) -> T:
+        """The settings to begin with: these of the run that is named, then those of the file."""
+        run = run_of(self.model) if self.model else None
+        if run:
+            trained = from_file(TrainConfig(), run.path / "config.toml")
+            known = flat(trained) | {"task": trained.held_out.eval_task or trained.task.task}
+            known["base_url"] = address_of(trained.engine, self.base_url)
+            base = changed(base, {name: known[name] for name in of_run if name in known}, "model")
+        return from_file(base, self.config) if self.config else base
 
 
 def first_pass(flags: type[T], args: Sequence[str]) -> T:
@@ -54,6 +66,11 @@ def train_settings(args: Sequence[str]) -> TrainConfig:
     return from_file(config, flags.config) if flags.config else config
 
 
+def say(sentence: str) -> None:
+    """Print a sentence on stderr."""
+    print(visible(sentence), file=sys.stderr, flush=True)
+
+
 def warn(sentence: str) -> None:
     """Print a warning on stderr."""
-    print(f"warning: {visible(sentence)}", file=sys.stderr)
+    say(f"warning: {sentence}")

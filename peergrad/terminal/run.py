@@ -17,8 +17,7 @@ from peergrad.measure.alarms import Alarm
 from peergrad.measure.lost import Updates, retried
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.skipped import Skipped
-from peergrad.terminal.text import clock
-from peergrad.terminal.view import View
+from peergrad.terminal.view import View, clock
 
 # What a person looks at, in this order: name, metric, how it is written.
 SHOWN = (
