@@ -10,12 +10,15 @@ from peergrad.debate.bounds import Above, Range
 from peergrad.debate.contract import Order
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
+from peergrad.debate.imports import own_functions
 from peergrad.debate.personas import PERSONAS
 from peergrad.debate.prompts import Wording
 from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.engines.config import ApiConfig, EngineConfig, UpdateConfig
 from peergrad.learn.train import LearnRules
+from peergrad.measure.alarms import AlarmRule
 from peergrad.measure.budget import Cost
+from peergrad.measure.metrics import Metric
 from peergrad.settings import changed, check
 from peergrad.tasks.open import TaskRules
 
@@ -118,8 +121,17 @@ class KeepConfig:
     """Evaluate after every so many steps; 0 only before and after. Needs eval_questions."""
     log_to: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
     """Send metrics there too; files are always written."""
+    metrics: tuple[str, ...] = ()
+    """Metrics of your own, each as module:name; the built-in ones are always measured."""
+    alarms: tuple[str, ...] = ()
+    """Alarms of your own, each as module:name."""
     stop_on_alarm: bool = False
     """Stop when an alarm sounds, rather than only say so."""
+
+    @property
+    def own(self) -> tuple[dict[str, Metric], dict[str, AlarmRule]]:
+        """The metrics and alarms of one's own, imported here."""
+        return own_functions(self.metrics, "metrics"), own_functions(self.alarms, "alarms")
 
     @property
     def folder(self) -> Path:

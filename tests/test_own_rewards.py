@@ -11,8 +11,9 @@ import pytest
 from peergrad import Question, RewardRules, Run, UserError, dump, load, score
 from peergrad.cli.eval import _trained_on
 from peergrad.learn.train import LearnRules
+from peergrad.measure.batch import DebateBatch
+from peergrad.measure.debates import rewards
 from peergrad.measure.grades import truth_of
-from peergrad.measure.metrics import debate_metrics
 from peergrad.measure.preflight import Sample, gates
 from peergrad.measure.rescore import rescore
 from peergrad.runs.export import export
@@ -90,7 +91,7 @@ def test_it_is_measured_and_compared_like_the_built_in_ones(here):
     follows = {one.name: one.follows and one.follows.value for one in result.streams if one.name.startswith("own:f")}
     assert follows == {"own:f right": pytest.approx(1), "own:f wrong": pytest.approx(-1), "own:f silence": None}
     assert verdict(result).startswith("Train with own:f") or "does not decide" in verdict(result)
-    metrics = debate_metrics([score(answered, RewardRules(reward="own:f"), lambda turn: turn < 2)])
+    metrics = rewards(DebateBatch([score(answered, RewardRules(reward="own:f"), lambda turn: turn < 2)]))
     assert metrics["reward/right/mean"] == pytest.approx(2 / 3)
     task = Questions("sums", (answered.question,))
     rules = LearnRules(steps=1, reward=RewardRules(reward="own:f"))

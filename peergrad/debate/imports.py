@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -36,6 +37,23 @@ def imported(path: str, setting: str) -> Any:
             raise UserError(f"{setting}: module {module!r} has no {name!r}")
         found = getattr(found, part)
     return found
+
+
+def own_functions(paths: Sequence[str], setting: str) -> dict[str, Callable[..., Any]]:
+    """Somebody's own functions by their import paths."""
+    functions = {path: imported(path, setting) for path in paths}
+    for path, function in functions.items():
+        if not callable(function):
+            raise refused(setting, path, function, "a function")
+    return functions
+
+
+def call_own(function: Callable[..., Any], path: str, setting: str, *arguments: Any) -> Any:
+    """What somebody's own function gives; an exception in it is a sentence about their code."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise UserError(f"{setting}: {path}: failed ({where_it_failed(error)})") from error
 
 
 def import_path(thing: Any) -> str:

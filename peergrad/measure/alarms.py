@@ -1,17 +1,26 @@
-"""The three ways self-play goes wrong (SPEC 9.5), read from the metrics of the last steps."""
+"""The list of alarms: ways self-play goes wrong (SPEC 9.5). An alarm is a plain function of the metrics so far and the step.
+
+One in ``ALARMS``, or given by its import path (``--alarms module:name``), is told, logged, drawn in the report, and stops a
+run that was asked to stop.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from peergrad.debate.errors import UserError
+from peergrad.debate.imports import call_own
 from peergrad.learn.advantages import has_signal
 from peergrad.learn.train import Step
 from peergrad.reward.rewards import Scored
 
 WINDOW = 5
+
+History = Sequence[Mapping[str, Any]]
+"""The lines of metrics.jsonl for all steps so far, the last one this step's; a number that was not finite is ``None``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,82 +37,87 @@ class Alarm:
         return f"{self.name}: {self.seen}. {self.advice}{where}"
 
 
-def alarms(history: Sequence[Mapping[str, Any]], step: Step) -> list[Alarm]:
-    """What is wrong after a step, given the metrics of all steps so far, this one's last."""
-    if len(history) < WINDOW:
-        return []
-    found: list[Alarm] = []
-    now = history[-WINDOW:]
+AlarmRule = Callable[[History, Step], Alarm | None]
+
+
+def format_collapse(history: History, step: Step) -> Alarm | None:
+    """Readable replies, or due turns with a vote, are below half of what they were at best."""
     for name, what in (("replies/readable", "readable replies"), ("votes/due_turns_with_vote", "due turns with a vote")):
-        best = max(_mean(history[i : i + WINDOW], name) or 0.0 for i in range(len(history) - WINDOW + 1))
-        share = _mean(now, name)
+        best = max((mean(history[i : i + WINDOW], name) or 0.0 for i in range(len(history) - WINDOW + 1)), default=0.0)
+        share = mean(history[-WINDOW:], name)
         if share is not None and best >= 0.2 and share < best / 2:
-            found.append(
-                Alarm(
-                    "format collapse",
-                    f"{what} fell to {share:.0%}, from {best:.0%} at best",
-                    "Lower the learning rate, or go back to an earlier checkpoint; keep format_penalty on.",
-                    _some(step, lambda scored: bool(scored.tally.counts.parse_errors or scored.tally.missing)),
-                )
+            return Alarm(
+                "format collapse",
+                f"{what} fell to {share:.0%}, from {best:.0%} at best",
+                "Lower the learning rate, or go back to an earlier checkpoint; keep format_penalty on.",
+                _first_debates(step, lambda scored: bool(scored.tally.counts.parse_errors or scored.tally.missing)),
             )
-            break
-    readable = _mean(now, "replies/readable") or 0.0
-    silent = _mean(now, "debates/without_signal") or 0.0
-    alike, right = _mean(now, "debates/same_answer"), _correct(now)
-    if readable >= 0.5 and (silent >= 0.8 or (alike is not None and right is not None and alike >= 0.9 and right < 0.5)):
-        seen = (
-            f"{silent:.0%} of the debates teach nothing"
-            if silent >= 0.8
-            else f"all agents give the same answer in {alike or 0:.0%} of the debates, and {1 - (right or 0):.0%} are wrong"
-        )
-        found.append(
-            Alarm(
-                "degenerate consensus",
-                seen,
-                "Take harder questions, more agents or higher temperatures; mixing in a frozen opponent helps too.",
-                _without_signal(step),
-            )
-        )
-    for name, count, chance, what in (
-        ("votes/accuracy", "votes/between_right_and_wrong", 0.5, "votes between a right and a wrong solution are right"),
-        ("votes/agreement", "votes/agreement_pairs", 0.5, "votes of different agents on the same pair agree"),
+    return None
+
+
+def degenerate_consensus(history: History, step: Step) -> Alarm | None:
+    """Replies can be read, but most debates have no signal, or all agents give the same wrong answer."""
+    recent = history[-WINDOW:]
+    readable = mean(recent, "replies/readable") or 0.0
+    silent = mean(recent, "debates/without_signal") or 0.0
+    names = [name for name in recent[-1] if name.startswith("train_") and name.endswith("/correct")]
+    alike, right = mean(recent, "debates/same_answer"), mean(recent, names[0]) if names else None
+    if len(recent) < WINDOW or readable < 0.5:
+        return None
+    if silent >= 0.8:
+        seen = f"{silent:.0%} of the debates teach nothing"
+    elif alike is not None and right is not None and alike >= 0.9 and right < 0.5:
+        seen = f"all agents give the same answer in {alike:.0%} of the debates, and {1 - right:.0%} are wrong"
+    else:
+        return None
+    signals = {one.debate.id: has_signal(one.streams, a) for one, a in zip(step.scored, step.advantages, strict=True)}
+    return Alarm(
+        "degenerate consensus",
+        seen,
+        "Take harder questions, more agents or higher temperatures; mixing in a frozen opponent helps too.",
+        _first_debates(step, lambda scored: not signals[scored.debate.id]),
+    )
+
+
+def random_noise(history: History, step: Step) -> Alarm | None:
+    """Votes are no better than a coin by one standard error."""
+    recent = history[-WINDOW:]
+    for name, count, what in (
+        ("votes/accuracy", "votes/between_right_and_wrong", "votes between a right and a wrong solution are right"),
+        ("votes/agreement", "votes/agreement_pairs", "votes of different agents on the same pair agree"),
     ):
-        share, total = _weighted(now, name, count)
-        # A coin is within chance of this: no better than it by one standard error.
-        if share is not None and total >= 40 and share <= chance + 0.5 / math.sqrt(total):
-            found.append(
-                Alarm(
-                    "random noise",
-                    f"only {share:.0%} of {total:.0f} {what}, which a coin does as well",
-                    "Take easier questions, warm-start the judge, or train the generator alone (lambda_judge 0).",
-                    _some(step, lambda scored: bool(scored.tally.votes)),
-                )
+        total = sum(line[count] for line in recent if line.get(name) is not None and line.get(count))
+        share = mean(recent, name, count)
+        if len(recent) == WINDOW and share is not None and total >= 40 and share <= 0.5 + 0.5 / math.sqrt(total):
+            return Alarm(
+                "random noise",
+                f"only {share:.0%} of {total:.0f} {what}, which a coin does as well",
+                "Take easier questions, warm-start the judge, or train the generator alone (lambda_judge 0).",
+                _first_debates(step, lambda scored: bool(scored.tally.votes)),
             )
-            break
-    return found
+    return None
 
 
-def _mean(lines: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    values = [line[name] for line in lines if line.get(name) is not None]
-    return sum(values) / len(values) if values else None
+ALARMS: tuple[AlarmRule, ...] = (format_collapse, degenerate_consensus, random_noise)
 
 
-def _weighted(lines: Sequence[Mapping[str, Any]], name: str, count: str) -> tuple[float | None, float]:
-    counted = [(line[name], line[count]) for line in lines if line.get(name) is not None and line.get(count)]
-    total = sum(weight for _, weight in counted)
-    return (sum(value * weight for value, weight in counted) / total if total else None), total
+def alarms(history: History, step: Step, own: Mapping[str, AlarmRule] | None = None) -> list[Alarm]:
+    """What is wrong after a step. ``own`` are somebody's own alarms, by the name that messages give them."""
+    sounding = [alarm for rule in ALARMS if (alarm := rule(history, step))]
+    for path, rule in (own or {}).items():
+        alarm = call_own(rule, path, "alarms", history, step)
+        if alarm is not None and not isinstance(alarm, Alarm):
+            raise UserError(f"alarms: {path}: gave {type(alarm).__name__}; give an Alarm, or None where all is well")
+        sounding += [alarm] if alarm else []
+    return sounding
 
 
-def _correct(lines: Sequence[Mapping[str, Any]]) -> float | None:
-    names = [name for name in lines[-1] if name.startswith("train_") and name.endswith("/correct")]
-    return _mean(lines, names[0]) if names else None
+def mean(lines: History, name: str, weight: str | None = None) -> float | None:
+    """The mean of a metric over the lines that have it, weighted by another metric if told."""
+    known = [(line[name], 1.0 if weight is None else line.get(weight)) for line in lines if line.get(name) is not None]
+    total = sum(by for _, by in known if by)
+    return sum(value * by for value, by in known if by) / total if total else None
 
 
-def _some(step: Step, chosen: Any) -> tuple[str, ...]:
-    scored: list[Scored] = [one for one in step.scored if chosen(one)]
-    return tuple(one.debate.id for one in scored[:3])
-
-
-def _without_signal(step: Step) -> tuple[str, ...]:
-    pairs = zip(step.scored, step.advantages, strict=True)
-    return tuple([one.debate.id for one, values in pairs if not has_signal(one.streams, values)][:3])
+def _first_debates(step: Step, chosen: Callable[[Scored], bool]) -> tuple[str, ...]:
+    return tuple([scored.debate.id for scored in step.scored if chosen(scored)][:3])

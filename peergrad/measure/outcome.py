@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from peergrad.debate.types import Debate
+from peergrad.measure.answers import share_right, vote_is_right
+from peergrad.measure.batch import Counts, total
 from peergrad.measure.budget import Cost, affordable, cost
+from peergrad.measure.debates import form_counts
 from peergrad.measure.grades import final_grades, truth, turn_grades
-from peergrad.measure.metrics import share_right, vote_is_right
-from peergrad.measure.quality import due_votes, vote_counts, winner_is_right
+from peergrad.measure.quality import vote_counts, winner_is_right
 from peergrad.reward.pairwise import win_rate
 from peergrad.reward.rewards import Scored, score
 from peergrad.tasks.base import Grade, Grader
@@ -148,23 +149,17 @@ def _last_answers(debates: Answers, grade: Grader) -> list[Grade]:
 
 
 def _form_counts(scored: Scored) -> dict[str, tuple[float, float]]:
-    turns = scored.debate.turns
-    return {
-        "replies/readable": (float(sum(turn.parsed.error is None for turn in turns)), float(len(turns))),
-        "replies/truncated": (float(sum(turn.truncated for turn in turns)), float(len(turns))),
-        "votes/due_turns_with_vote": due_votes(scored),
-        "votes/debates_with_vote": (float(bool(scored.tally.votes)), 1.0),
-    }
+    counts = form_counts(scored)
+    names = ("replies/readable", "replies/truncated", "votes/due_turns_with_vote")
+    return {name: counts[name] for name in names} | {"votes/debates_with_vote": (float(bool(scored.tally.votes)), 1.0)}
 
 
-def _chain_counts(way: str, chains: Answers, grade: Grader) -> dict[str, tuple[float, float]]:
+def _chain_counts(way: str, chains: Answers, grade: Grader) -> Counts:
     """Right→wrong and wrong→right of somebody who sees only itself, and what could not be graded in time."""
-    total: dict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
-    for chain, given in zip(chains, turn_grades(chains, grade), strict=True):
-        flips = {f"{way}/{name}": part for name, part in vote_counts(score(chain), truth(given)).items() if "flips" in name}
-        for name, (part, whole) in (flips | _late(given)).items():
-            total[name] = total[name][0] + part, total[name][1] + whole
-    return dict(total)
+    graded = list(zip(chains, turn_grades(chains, grade), strict=True))
+    counts = total(vote_counts(score(chain), truth(grades)) for chain, grades in graded)
+    flips = {f"{way}/{name}": count for name, count in counts.items() if name.startswith("flips/")}
+    return flips | dict(total(_late(grades) for _, grades in graded))
 
 
 def _late(given: Sequence[Grade]) -> dict[str, tuple[float, float]]:

@@ -11,12 +11,13 @@ from peergrad.debate.types import Debate
 from peergrad.learn.advantages import advantages, has_signal
 from peergrad.learn.train import LearnRules
 from peergrad.learn.trainer import RETRIED, StepStats
+from peergrad.measure.answers import share_right
+from peergrad.measure.batch import shares, total
+from peergrad.measure.debates import form_counts
 from peergrad.measure.grades import truth, truth_of, turn_grades
 from peergrad.measure.lost import retried
-from peergrad.measure.metrics import share_right
-from peergrad.measure.quality import due_votes, vote_counts
+from peergrad.measure.quality import vote_counts
 from peergrad.measure.statistics import Interval, mean, ratio
-from peergrad.measure.steps import form
 from peergrad.reward.rewards import RewardRules, Scored, score
 from peergrad.reward.streams import default_consensus
 from peergrad.tasks.base import Task
@@ -97,8 +98,8 @@ def _solves(answers: Sequence[Debate], task: Task) -> list[Gate]:
 
 def _votes(scored: Sequence[Scored]) -> Gate:
     """Votes are what the built-in rewards are made of: without them there is nothing to learn from."""
-    cast = [due_votes(one) for one in scored]
-    found = ratio([part for part, _ in cast], [whole for _, whole in cast])
+    counts = [form_counts(one)["votes/due_turns_with_vote"] for one in scored]
+    found = ratio([part for part, _ in counts], [whole for _, whole in counts])
     if found is None:
         advice = "Nobody ever sees two others: take at least 3 agents and, in parallel debates, 2 rounds."
         return Gate("turns with a valid vote, where one is due", "fail", "none is due", "more than 80 %", advice)
@@ -107,7 +108,7 @@ def _votes(scored: Sequence[Scored]) -> Gate:
 
 def _about_form(scored: Sequence[Scored]) -> str:
     """Why votes are missing, going by what is wrong with the replies."""
-    measured = form(scored)
+    measured = shares(total(map(form_counts, scored)))
     readable, cut = measured.get("replies/readable", 0.0), measured.get("replies/truncated", 0.0)
     kept = readable / (1 - cut) if cut < 1 else None  # of those that came to an end
     wrong: list[str] = []

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from peergrad.measure.grades import Truth
-from peergrad.measure.metrics import Metrics
+from peergrad.measure.batch import Counts, DebateBatch, Metrics, shares, total
+from peergrad.measure.grades import Truth, truth
 from peergrad.reward.pairwise import win_rate
 from peergrad.reward.rewards import Scored
-from peergrad.reward.tally import Vote, vote_due
-
-Counts = Mapping[str, tuple[float, float]]
-"""Shares by name, each as what was counted and of how many: sums over debates divide to the share of a batch."""
+from peergrad.reward.tally import Vote
 
 
-def vote_quality(batch: Sequence[Scored], truths: Sequence[Truth]) -> Metrics:
-    """Whether votes find the truth, whether debate moves towards it, and what votes favour besides. Empty means left out."""
-    sums: dict[str, tuple[float, float]] = {}
-    for scored, right in zip(batch, truths, strict=True):
-        for name, (part, whole) in vote_counts(scored, right).items():
-            before = sums.get(name, (0.0, 0.0))
-            sums[name] = before[0] + part, before[1] + whole
-    metrics = {"votes/between_right_and_wrong": sums.get("votes/accuracy", (0.0, 0.0))[1]}
-    return metrics | {name: part / whole for name, (part, whole) in sorted(sums.items()) if whole}
+def vote_quality(batch: DebateBatch) -> Metrics:
+    """Whether votes find the truth, whether debate moves towards it, and what votes favour besides."""
+    if not batch.graded:
+        return {}
+    counts = total(vote_counts(scored, truth(grades)) for scored, grades in batch.graded)
+    return {"votes/between_right_and_wrong": counts.get("votes/accuracy", (0.0, 0.0))[1]} | shares(counts)
 
 
 def vote_counts(scored: Scored, right: Truth) -> Counts:
@@ -68,13 +61,6 @@ def winner_is_right(scored: Scored, right: Truth) -> float | None:
     best = [agent for agent, rate in enumerate(rates) if rate == max(rates)]
     known = [truth for agent in best if (truth := right[last[agent]] if agent in last else False) is not None]
     return sum(known) / len(known) if known else None
-
-
-def due_votes(scored: Scored) -> tuple[float, float]:
-    """How many turns have a valid vote, of those where one was due."""
-    voters = {vote.turn for vote in scored.tally.votes if vote.judged}
-    due = [index in voters for index, turn in enumerate(scored.debate.turns) if vote_due(scored.debate, turn)]
-    return float(sum(due)), float(len(due))
 
 
 def _count_bias(scored: Scored, counted: dict[str, list[float]]) -> None:

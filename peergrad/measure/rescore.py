@@ -70,7 +70,8 @@ def rescore(debates: Iterable[Debate], rules: RewardRules, grade: Grader, own: S
     table = list(compare_all(debates, named, grade))
     same = [name for name, of in LITERAL.items() if not _differ(table, names.index(name), names.index(of))]
     shown = [i for i, name in enumerate(names) if name not in same]
-    streams = sorted({name for row in table for name in row.streams}, key=lambda name: [*STREAMS, name].index(name))
+    named_streams = dict.fromkeys(name for row in table for name in row.streams)
+    streams = sorted(named_streams, key=lambda name: [*STREAMS, name].index(name))
     with_known = [row for row in table if row.known.any()]
     mixed = [row for row in with_known if len(set(row.right_A[row.known])) == 2]
     follows, lead = _truth(mixed, shown)

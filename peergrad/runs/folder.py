@@ -37,6 +37,11 @@ class Progress:
         return f"warm_{self.warm:06}" if self.warm else f"step_{self.step:06}"
 
 
+def metrics_line(at: Progress, phase: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of ``metrics.jsonl``. A number that is not finite becomes null: JSON has no other word for it."""
+    return {"phase": phase, "step": at.step, "warm": at.warm} | {name: _finite(value) for name, value in metrics.items()}
+
+
 class Run(WorkFolder):
     """Reads and writes one run folder."""
 
@@ -61,9 +66,8 @@ class Run(WorkFolder):
     # Metrics and debates
 
     def log(self, at: Progress, phase: str, metrics: Mapping[str, Any]) -> None:
-        """Add a line to ``metrics.jsonl``. A number that is not finite becomes null: JSON has no other word for it."""
-        line = {"phase": phase, "step": at.step, "warm": at.warm} | {name: _finite(value) for name, value in metrics.items()}
-        files.append(self.path / "metrics.jsonl", json_bytes(line) + b"\n")
+        """Add a line to ``metrics.jsonl``."""
+        files.append(self.path / "metrics.jsonl", json_bytes(metrics_line(at, phase, metrics)) + b"\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl``; a torn one is left out."""

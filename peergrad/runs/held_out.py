@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from peergrad.debate.batch import Batcher
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.types import Protocol, Question
+from peergrad.measure.answers import answer_metrics
+from peergrad.measure.batch import DebateBatch, Metrics
 from peergrad.measure.grades import truth_of, turn_grades
-from peergrad.measure.metrics import Metrics, answer_metrics
-from peergrad.measure.steps import answers, form
+from peergrad.measure.metrics import Metric, measure
 from peergrad.reward.rewards import RewardRules, score
 from peergrad.tasks.base import Task
 
@@ -26,16 +27,25 @@ async def direct(sampler: Sampler, task: Task, questions: Sequence[Question], ma
 
 
 async def debated(
-    sampler: Sampler, task: Task, questions: Sequence[Question], protocol: Protocol, rules: RewardRules, prefix: str
+    sampler: Sampler,
+    task: Task,
+    questions: Sequence[Question],
+    protocol: Protocol,
+    rules: RewardRules,
+    prefix: str,
+    own: Mapping[str, Metric],
 ) -> tuple[Metrics, Played]:
-    """The policy in debate with itself about each question."""
+    """The policy in debate with itself about each question. ``own`` are somebody's own metrics."""
     played = await _play(protocol, questions, sampler, prefix)
     truth = truth_of(task)
-    batch = await asyncio.to_thread(lambda: [score(debate, rules, truth(debate)) for debate in played.debates])
     name = f"eval/debate/{task.name}"
-    graded = await asyncio.to_thread(answers, batch, task, name)
-    measured = form(batch) | graded | {"dropped": float(len(played.dropped))}
-    return {key if key.startswith("eval/") else f"{name}/{key}": value for key, value in measured.items()}, played
+
+    def measured() -> Metrics:
+        scored = [score(debate, rules, truth(debate)) for debate in played.debates]
+        return measure(DebateBatch.of(scored, task, name), own) | {"dropped": float(len(played.dropped))}
+
+    metrics = await asyncio.to_thread(measured)
+    return {key if key.startswith("eval/") else f"{name}/{key}": value for key, value in metrics.items()}, played
 
 
 async def _play(protocol: Protocol, questions: Sequence[Question], sampler: Sampler, prefix: str) -> Played:

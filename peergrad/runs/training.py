@@ -21,14 +21,15 @@ from peergrad.debate.play import Played
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Debate, Protocol, Question
-from peergrad.learn.train import Stopped, due, self_play, train
+from peergrad.learn.train import Step, Stopped, due, self_play, train
 from peergrad.learn.trainer import RETRIED, Trainer
 from peergrad.learn.updates import joined
 from peergrad.learn.warm import Teacher, demonstrate, lesson, recorded
-from peergrad.measure.alarms import alarms
+from peergrad.measure.alarms import Alarm, alarms
+from peergrad.measure.batch import DebateBatch
 from peergrad.measure.grades import truth_of
-from peergrad.measure.steps import step_metrics
-from peergrad.runs.folder import Progress, Run
+from peergrad.measure.metrics import measure
+from peergrad.runs.folder import Progress, Run, metrics_line
 from peergrad.runs.held_out import debated, direct
 from peergrad.runs.loggers import Loggers, open_loggers
 from peergrad.runs.lost import Lost
@@ -48,6 +49,8 @@ _FREE = (
     "save_every",
     "eval_every",
     "log_to",
+    "metrics",
+    "alarms",
     "stop_on_alarm",
     "base_url",
     "device",
@@ -139,8 +142,8 @@ def plan(config: TrainConfig) -> Plan:
 
 
 def plan_run(config: TrainConfig) -> Plan:
-    """``plan`` for settings a person gave, rather than a folder: a reward of one's own is imported, or refused."""
-    _ = config.learn.reward.function
+    """``plan`` for settings a person gave, rather than a folder: rewards, metrics and alarms of one's own are imported."""
+    _ = config.learn.reward.function, config.keep.own
     return plan(config)
 
 
@@ -284,10 +287,7 @@ class _Training:
                 if step.stats:
                     await lost.tell(at, step.stats, learn.loss, step.lr)
                 # Comparing answers may take long, and signals must be heard.
-                metrics: dict[str, Any] = dict(await asyncio.to_thread(step_metrics, step, self.plan.task))
-                history.append(metrics)
-                sounding = alarms(history, step)
-                metrics["alarms"] = [alarm.name for alarm in sounding]
+                metrics, sounding = await asyncio.to_thread(self._measure, at, step, history)
                 self._log(at, "train", metrics)
                 for alarm in sounding:
                     self.watch.alarm(alarm)
@@ -295,6 +295,16 @@ class _Training:
                 await self._evaluate(at)
                 if sounding and self.config.keep.stop_on_alarm:
                     raise Stopped(f"an alarm sounded after step {at.step}. {sounding[0]}")
+
+    def _measure(self, at: Progress, step: Step, history: list[dict[str, Any]]) -> tuple[dict[str, Any], list[Alarm]]:
+        """What a step was like, and what is wrong. The history gets its line as a resumed run would read it."""
+        own_metrics, own_alarms = self.config.keep.own
+        batch = DebateBatch.of(step.scored, self.plan.task, f"train_{self.plan.task.name}", step)
+        metrics: dict[str, Any] = dict(measure(batch, own_metrics))
+        history.append(metrics_line(at, "train", metrics))
+        sounding = alarms(history, step, own_alarms)
+        metrics["alarms"] = history[-1]["alarms"] = [alarm.name for alarm in sounding]
+        return metrics, sounding
 
     def _rollout(self) -> Callable[[int, Sampler], Any]:
         """Self-play whose debates are saved before they are learned from, and used again if the step is repeated."""
@@ -332,7 +342,8 @@ class _Training:
         if apart.eval_debates:
             chosen = questions[: apart.eval_debates]
             rules, prefix = self.config.learn.reward, f"eval-{at.step}/"
-            measured, played = await debated(sampler, held_out, chosen, self.plan.protocol, rules, prefix)
+            own_metrics, _ = self.config.keep.own
+            measured, played = await debated(sampler, held_out, chosen, self.plan.protocol, rules, prefix, own_metrics)
             metrics |= measured
             self.run.save_debates(f"eval_{at.step:06}", played)
         self._log(at, "eval", metrics | {"time/eval_s": time.monotonic() - started})

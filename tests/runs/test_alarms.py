@@ -8,7 +8,8 @@ from peergrad import Parallel, Question, Scripted, advantages, score
 from peergrad.debate.play import Played, play
 from peergrad.learn.train import Step
 from peergrad.measure.alarms import WINDOW, alarms
-from peergrad.measure.steps import step_metrics
+from peergrad.measure.batch import DebateBatch
+from peergrad.measure.metrics import measure
 from peergrad.tasks.files import Questions
 from tests.helpers import short
 
@@ -24,7 +25,7 @@ def step(script, agents=3):
 
 
 def sounding(*steps):
-    history = [step_metrics(one, TASK) for one in steps]
+    history = [measure(DebateBatch.of(one.scored, TASK, "train_sums", one)) for one in steps]
     return {alarm.name: alarm for alarm in alarms(history, steps[-1])}
 
 

@@ -12,8 +12,10 @@ from peergrad.learn.advantages import advantages
 from peergrad.learn.credit import credit
 from peergrad.learn.datums import datums
 from peergrad.learn.losses import optim_metrics
+from peergrad.measure.answers import answer_metrics
+from peergrad.measure.batch import DebateBatch
+from peergrad.measure.debates import debate_metrics, rewards
 from peergrad.measure.grades import final_grades, truth, turn_grades
-from peergrad.measure.metrics import answer_metrics, debate_metrics
 from peergrad.measure.quality import vote_quality
 from peergrad.reward.rewards import RewardRules, score
 from peergrad.tasks.base import UNANSWERED, Grade
@@ -31,7 +33,7 @@ def exact(question, solution):
 def test_8_1_debate_and_optimiser_metrics():  # SPEC 8.1
     rules = RewardRules(reward="win_rate")
     aborted = sequential(3, "N/A", None)
-    metrics = debate_metrics([score(CIRCLE, rules), score(aborted, rules)])
+    metrics = debate_metrics(DebateBatch([score(CIRCLE, rules), score(aborted, rules)]))
     assert metrics["pairwise_reward"] == pytest.approx((0.5 + 0.75 + 0 + 0 + 0 + 0) / 6)
     assert (metrics["pairwise_reward_is_win_rate"], metrics["pairwise_reward_is_win_minus_loss"]) == (1, 0)
     assert metrics["pairwise_total_votes"] == 1  # two and none
@@ -47,12 +49,12 @@ def test_8_1_debate_and_optimiser_metrics():  # SPEC 8.1
     assert metrics["env/all/by_group/frac_mixed"] == 1
     assert "env/all/ac_tokens_per_turn" not in metrics  # no tokens were kept
     five = parallel(5, ["N/A"] * 5, ["N/A", "N/A", "Agent 0 > Agent 1", "Agent 0 > Agent 1", "N/A"])
-    mixed = debate_metrics([score(CIRCLE, rules), score(five, rules), score(aborted, rules)])
+    mixed = debate_metrics(DebateBatch([score(CIRCLE, rules), score(five, rules), score(aborted, rules)]))
     assert mixed["pairwise_total_votes"] == pytest.approx((3 * 2 + 5 * 2 + 3 * 0) / 11)  # a mean over agents
     assert mixed["pairwise_any_votes"] == pytest.approx(8 / 11)
     agreed = played(Sequential(agents=2, max_rounds=3), lambda ask: full(consensus="YES"))
     tokens = [turn.tokens for turn in agreed.turns]
-    metrics = debate_metrics([score(agreed, rules)])
+    metrics = debate_metrics(DebateBatch([score(agreed, rules)]))
     assert metrics["consensus_reached"] == 0.5
     assert metrics["env/all/by_group/frac_mixed"] == 0
     assert metrics["env/all/ac_tokens_per_turn"] == np.mean([len(t.ids_T) for t in tokens])
@@ -68,15 +70,17 @@ def test_8_1_debate_and_optimiser_metrics():  # SPEC 8.1
 
 
 def test_8_2_stream_metrics():  # SPEC 8.2
-    metrics = debate_metrics([score(CIRCLE)])
+    metrics = debate_metrics(DebateBatch([score(CIRCLE)]))
     assert metrics["v2/total_votes"] == 2
     assert metrics["v2/missing_comparisons"] == 1  # agent 1 named nobody that exists
     assert metrics["v2/comparison_lines_invalid"] == 1
+    metrics |= rewards(DebateBatch([score(CIRCLE)]))
     gen = [0, 0.5, -1]  # one tie; a tie and a win; a loss
     assert metrics["reward/gen/mean"] == pytest.approx(np.mean(gen))
     assert metrics["reward/gen/std"] == pytest.approx(np.std(gen))
     assert (metrics["reward/judge/mean"], metrics["reward/judge/std"]) == pytest.approx((0.5, 0.5))
-    assert debate_metrics([]) == {}
+    assert metrics["reward/format/mean"] == pytest.approx(-0.5 / 6)
+    assert debate_metrics(DebateBatch([])) == rewards(DebateBatch([])) == {}
 
 
 def test_8_3_answers():  # SPEC 8.3
@@ -119,9 +123,9 @@ def test_8_4_vote_quality():  # SPEC 8.4
         return short(ballots.get(ask.turn, "N/A"), f"\\boxed{{{answers[ask.turn]}}}")
 
     debate = played(Parallel(agents=3, max_rounds=2), said)
-    right = truth(turn_grades([debate], exact)[0])
-    assert right == (False, True, False, True, True, False)
-    metrics = vote_quality([score(debate)], [right])
+    grades = turn_grades([debate], exact)
+    assert truth(grades[0]) == (False, True, False, True, True, False)
+    metrics = vote_quality(DebateBatch([score(debate)], grades))
     assert metrics["votes/between_right_and_wrong"] == 2
     assert metrics["votes/accuracy"] == 0.75  # one right, one tie
     assert metrics["votes/winner_is_right"] == 1
@@ -130,7 +134,7 @@ def test_8_4_vote_quality():  # SPEC 8.4
     assert [metrics[f"bias/seat/{agent}"] for agent in range(3)] == [0.25, 0.75, 0.5]
     assert metrics["bias/persona/Devil's Advocate"] == 0.5
     assert metrics["bias/longer"] == 0.5  # 1 > 2 chose the shorter, 2 > 0 the longer
-    silent = vote_quality([score(parallel(3, [None] * 3))], [(False,) * 3])
+    silent = vote_quality(DebateBatch([score(parallel(3, [None] * 3))], [[UNANSWERED] * 3]))
     assert silent == {"votes/between_right_and_wrong": 0}
 
 

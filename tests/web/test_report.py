@@ -14,8 +14,8 @@ from peergrad.debate.play import Played, play
 from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.types import Question
 from peergrad.engines.scripted import Scripted
-from peergrad.measure.metrics import debate_metrics
-from peergrad.measure.steps import answers, form, seats
+from peergrad.measure.batch import DebateBatch
+from peergrad.measure.metrics import measure
 from peergrad.reward.rewards import score
 from peergrad.runs.folder import Progress, Run
 from peergrad.settings import changed
@@ -96,8 +96,7 @@ def voting(ask):
 
 
 def measured(debates):
-    batch = [score(one) for one in debates]
-    return form(batch) | debate_metrics(batch) | seats(batch) | answers(batch, HELD_OUT)
+    return measure(DebateBatch.of([score(one) for one in debates], HELD_OUT, "train_arithmetic"))
 
 
 def trained(path, steps=10, **settings):
