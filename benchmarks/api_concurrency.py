@@ -18,8 +18,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from peergrad import Parallel, Question, play_all
+from peergrad.config import ApiConfig, EngineConfig
 from peergrad.engines.openai.engine import Api
-from peergrad.engines.openai.rules import ApiRules
 
 LATENCY_S, DEBATES, AGENTS, ROUNDS = 0.05, 200, 3, 2
 TEXT = (
@@ -57,7 +57,7 @@ async def measure(url: str, limit: int, *, floor: bool = False) -> float:
     """Seconds that the debates take; ``floor``: the same requests with nothing of ours but the client, for comparison."""
     questions = [Question(f"q{n}", f"What is {n} + 25?") for n in range(DEBATES)]
     protocol = Parallel(agents=AGENTS, max_rounds=ROUNDS)
-    async with Api(ApiRules(model="m", base_url=url, max_concurrent=limit), environ={}) as api:
+    async with Api(EngineConfig(model="m", base_url=url), ApiConfig(max_concurrent=limit), environ={}) as api:
         await play_all(Parallel(agents=AGENTS, max_rounds=1), questions[: limit // AGENTS + 1], api)  # open the connections
         if not floor:
             played = await play_all(protocol, questions, api)

@@ -35,11 +35,11 @@ from peergrad.debate.protocols import Direct
 from peergrad.engines.local.engine import Local
 from peergrad.engines.local.model.lora import LoraRules
 from peergrad.engines.local.sample.generate import Generator
+from peergrad.engines.registry import engine_of
 from peergrad.learn.datums import Datum
 from peergrad.learn.train import self_play, train
 from peergrad.learn.trainer import StepStats
 from peergrad.learn.updates import joined, parts
-from peergrad.runs.model_pool import batching
 from peergrad.runs.training import Plan, plan
 from peergrad.settings import changed
 from peergrad.tasks.base import grade_all
@@ -80,7 +80,7 @@ def timed(spent: dict[str, float]) -> None:
 
 async def debates(made: Plan, local: Local) -> AsyncIterator[Took]:
     """Steps of self-play, as ``peergrad train`` makes them."""
-    rollout = self_play(made.protocol, made.batch, **batching(made.config.engine))
+    rollout = self_play(made.protocol, made.batch, **engine_of(made.config.engine).batching(made.config.engine))
     last = time.perf_counter()
     async for step in train(local, rollout, made.config.learn):
         now = time.perf_counter()
@@ -94,7 +94,7 @@ async def plain(made: Plan, local: Local) -> AsyncIterator[Took]:
     protocol = Direct(agents=8, max_tokens=made.config.debate.max_tokens, temperature=1.0)
     for index in range(learn.steps):
         start = time.perf_counter()
-        async with Batcher(await local.sampler(), **batching(made.config.engine)) as sampler:
+        async with Batcher(await local.sampler(), **engine_of(made.config.engine).batching(made.config.engine)) as sampler:
             played = await play_all(protocol, made.batch(index), sampler, prefix=f"step-{index + 1}/")
         pairs = [(debate.question, turn.text) for debate in played.debates for turn in debate.turns]
         grades = iter(grade_all(made.task.grade, pairs))

@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import numpy as np
 
+from peergrad.config import EngineConfig
 from peergrad.debate.types import Ask, Message, Reply
 from peergrad.engines.local.engine import Local
 from peergrad.engines.tinker.engine import Tinker
-from peergrad.engines.tinker.rules import TinkerRules
 from peergrad.learn.datums import Datum
 
 
@@ -89,7 +89,7 @@ def main(model: str, count: int, tokens: int, kv_gb: float, train_tokens: int, r
     local = asyncio.run(measured(here, asks, repeats))
     here.generator.release()
     with served(model, count, kv_gb, train_tokens) as url:
-        far = asyncio.run(measured(Tinker(TinkerRules(model=model, base_url=url)), asks, repeats))
+        far = asyncio.run(measured(Tinker(EngineConfig(model=model, base_url=url)), asks, repeats))
     found = {"local_sampled_per_s": local[0], "served_sampled_per_s": far[0], "local_trained_per_s": local[1]}
     found |= {"served_trained_per_s": far[1]}
     shown = {name: round(value) for name, value in found.items()}

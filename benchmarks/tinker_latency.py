@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import tinker
 
+from peergrad.config import EngineConfig, UpdateConfig
 from peergrad.debate.protocols import Parallel
 from peergrad.engines.tinker.engine import Tinker
-from peergrad.engines.tinker.rules import TinkerRules
 from peergrad.engines.tinker.sampler import TinkerSampler
 from peergrad.learn.train import LearnRules, self_play, train
 from peergrad.learn.trainer import StepStats
@@ -61,7 +61,7 @@ async def seconds(url: str, steps: int, *, pipelined: bool) -> float:
     protocol = Parallel(max_rounds=2, max_tokens=48, wording="brief")
     protocol = replace(protocol, personas=tuple(replace(one, temperature=1.0) for one in protocol.personas))
     task = Arithmetic(1, count=64)
-    engine = (Tinker if pipelined else _Waiting)(TinkerRules(model=str(PARROT), base_url=url, rank=4))
+    engine = (Tinker if pipelined else _Waiting)(EngineConfig(model=str(PARROT), base_url=url), UpdateConfig(rank=4))
     rules = LearnRules(steps=steps + 2, batch=4, lr=1e-4, center="batch", max_staleness=int(pipelined))
     rollout = self_play(protocol, lambda step: [task[4 * step + i] for i in range(4)], max_calls=64)
     moments: list[float] = []

@@ -46,17 +46,14 @@ class DebateConfig:
     max_chars_per_field: int = 4000
     """Sequential: longer sections of others are clipped to this many characters."""
 
-    def build(self, engine: EngineConfig | None = None) -> Parallel | Sequential:
-        """The protocol itself. What a service is to learn from must be sampled at temperature 1, whatever the persona."""
-        served = engine is not None and engine.engine == "tinker"
+    def build(self, temperature: float | None = None) -> Parallel | Sequential:
+        """The protocol itself. Some engines learn only from what was sampled at one temperature, whatever the persona."""
         rules = {name: getattr(self, name) for name in ("agents", "max_rounds", "max_tokens", "wording", "order")}
         if self.protocol == "parallel":
-            at_one = tuple(replace(persona, temperature=1.0) for persona in PERSONAS)
-            return Parallel(**rules, personas=at_one if served else PERSONAS)
-        if served and self.temperature != 1:
-            raise UserError(
-                f"temperature: {self.temperature} is not possible with engine tinker, where all debates are at 1; give 1"
-            )
+            fixed = {} if temperature is None else {"temperature": temperature}
+            return Parallel(**rules, personas=tuple(replace(persona, **fixed) for persona in PERSONAS))
+        if temperature not in (None, self.temperature):
+            raise UserError(f"temperature: {self.temperature} is not possible with this engine; give {temperature:g}")
         more = {name: getattr(self, name) for name in ("temperature", "history_rounds", "max_chars_per_field")}
         return Sequential(**rules, **more)
 
@@ -66,7 +63,8 @@ class TaskConfig:
     """What is debated."""
 
     task: str = "arithmetic"
-    """Arithmetic, a known dataset (gsm8k, math, aime, svamp, longwriter, mt-bench) or its file (gsm8k:PATH), or any file."""
+    """Arithmetic, a known dataset (gsm8k, math, aime, svamp, longwriter, mt-bench) or its file (gsm8k:PATH), any file, or
+    module:name of your own."""
     question_field: str = "question"
     """The field or column of a file that holds the question."""
     answer_field: str = "answer"
@@ -156,7 +154,7 @@ class TrainConfig:
         check(self)
         if self.keep.eval_every and not self.held_out.eval_questions:
             raise UserError("eval_questions: 0 leaves nothing to evaluate on, but eval_every asks for it; give at least 1")
-        self.debate.build(self.engine)
+        self.debate.build()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +193,7 @@ class EvalConfig:
         check(self)
         if self.measure.sample_temperature <= 0 and self.measure.mode != "role-averaged":
             raise UserError("sample_temperature: independent answers need a temperature above 0")
-        self.debate.build(self.engine)
+        self.debate.build()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +226,7 @@ class DebatesConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        self.debate.build(self.engine)
+        self.debate.build()
 
 
 _DEMO = {

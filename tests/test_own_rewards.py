@@ -10,6 +10,8 @@ import pytest
 
 from peergrad import Question, RewardRules, Run, UserError, dump, load, score
 from peergrad.cli.eval import _trained_on
+from peergrad.cli.eval import settings_of as eval_settings
+from peergrad.debate.imports import imported
 from peergrad.learn.train import LearnRules
 from peergrad.measure.batch import DebateBatch
 from peergrad.measure.debates import rewards
@@ -18,6 +20,7 @@ from peergrad.measure.preflight import Sample, gates
 from peergrad.measure.rescore import rescore
 from peergrad.runs.export import export
 from peergrad.runs.folder import Progress
+from peergrad.settings import changed
 from peergrad.tasks.files import Questions
 from peergrad.tasks.open import regrade
 from peergrad.terminal.rescore import verdict
@@ -42,6 +45,7 @@ def here(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     before, known = list(sys.path), set(sys.modules)
     yield tmp_path
+    imported.cache_clear()
     sys.path[:] = before
     for name in set(sys.modules) - known:
         if Path(getattr(sys.modules[name], "__file__", None) or "").parent == tmp_path:
@@ -168,7 +172,7 @@ def test_nothing_is_imported_that_a_folder_names(here):
     config = made.path / "config.toml"
     config.write_text(config.read_text().replace('reward = "streams"', 'reward = "sent:reward"'))
     assert "It trained on sent:reward" in report(Run(made.path))
-    assert _trained_on(str(made.path))
+    assert _trained_on(changed(eval_settings(str(made.path), None), {"model": str(made.path)}, "test"))
     assert "only reward" not in (export(Run(made.path), here / "adapter") / "README.md").read_text()
     assert "sent" not in sys.modules
     with pytest.raises(SystemExit, match="it was run"):  # a person's own settings are another matter

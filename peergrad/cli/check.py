@@ -81,9 +81,9 @@ def _show(console: Console, config: TrainConfig, result: Checked) -> None:
 
 def _cost(forecast: Forecast, batch: int) -> str:
     what = f"The planned run, {forecast.steps} steps of {batch} debates: about {forecast.sampled:,.0f} tokens sampled"
-    if forecast.trained is None:  # behind an API
+    if forecast.trained is None:  # it can't be trained
         took = f"{forecast.read:,.0f} read{money(forecast.usd, 2)}; at this speed {clock(forecast.sampling_s)}"
-        return f"{what} and {took}. A model behind an API can debate, but not be trained here."
+        return f"{what} and {took}. This model can debate, but not be trained here."
     total = forecast.sampling_s + forecast.training_s
     return (
         f"{what} and {forecast.trained:,.0f} trained on; at this speed {clock(total)}, of it {clock(forecast.training_s)} "

@@ -25,6 +25,7 @@ from peergrad.runs.debating import WEAK, DebatesPlan, Took, debate_all
 from peergrad.settings import changed, flat
 from peergrad.tasks.lines import lines_of, typed_questions
 from peergrad.tasks.open import open_questions
+from peergrad.tasks.own import is_own_task
 from peergrad.tasks.rows import stem
 from peergrad.terminal.debate import DebateView
 from peergrad.terminal.progress import ProgressView
@@ -107,6 +108,8 @@ def _questions(question: str | None, config: DebatesConfig) -> tuple[Sequence[Qu
 def _origin(task: str) -> str:
     """A task wherever it is named from: the file's full path."""
     kind, colon, file = task.partition(":")
+    if is_own_task(task):
+        return task
     return str(Path(task).resolve()) if not colon else f"{kind}:{Path(file).resolve()}"
 
 

@@ -15,12 +15,14 @@ from rich.text import Text
 from peergrad.cli.flags import Flag, Inline, ModelFlags, first_pass
 from peergrad.cli.signals import run_until_done
 from peergrad.config import EvalConfig, TrainConfig
+from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
 from peergrad.engines.shared.addresses import host
-from peergrad.runs import evaluation, training
-from peergrad.runs.model_pool import run_of
+from peergrad.runs import evaluation
+from peergrad.runs.model_ref import run_of
 from peergrad.settings import flat, from_file
-from peergrad.tasks.open import open_questions
+from peergrad.tasks.open import open_questions, open_task
+from peergrad.tasks.own import is_own_task
 from peergrad.terminal.progress import ProgressView
 from peergrad.terminal.result import print_result, result_text
 
@@ -45,8 +47,8 @@ def command(
         config: A TOML file with settings; what is given here goes before it.
         json: Print the result as JSON instead of tables.
     """
-    task = open_questions(settings.task.task, settings.task.rules(settings.measure.seed))
-    plan = evaluation.plan(settings, task, _trained_on(settings.engine.model))
+    task = open_questions(settings.task.task or _unnamed(settings), settings.task.rules(settings.measure.seed))
+    plan = evaluation.plan(settings, task, _trained_on(settings))
     out = settings.measure.out or _default_folder(plan)
     console = Console(highlight=False, markup=False, stderr=json)
     with ProgressView(console) as view:
@@ -59,12 +61,28 @@ def command(
     console.print(Text(f"result: {visible(str(out / 'result.json'))}"), soft_wrap=True)
 
 
-def _trained_on(model: str) -> set[tuple[str, str | None]]:
+def _unnamed(settings: EvalConfig) -> str:
+    """Refuse to import the task of a run, which its folder names and the person does not."""
+    if run := run_of(settings.engine.model):
+        trained = from_file(TrainConfig(), run.path / "config.toml")
+        name = trained.held_out.eval_task or trained.task.task
+        why = "which is somebody's code and not imported because a folder names it"
+        raise UserError(f"task: the run in {run.path} has {name}, {why}; if you trust it, repeat --task {name}")
+    return ""
+
+
+def _trained_on(settings: EvalConfig) -> set[tuple[str, str | None]]:
     """The questions that a run was trained on, as far as they can still be read."""
-    run = run_of(model)
+    run = run_of(settings.engine.model)
     if not run:
         return set()
-    task = training.plan(from_file(TrainConfig(), run.path / "config.toml")).task
+    trained = from_file(TrainConfig(), run.path / "config.toml")
+    names = trained.task.task, trained.held_out.eval_task
+    if any(is_own_task(name) and name != settings.task.task for name in names):
+        return set()
+    task, _ = open_task(
+        names[0], trained.task.rules(trained.keep.seed), held_out=trained.held_out.eval_questions, eval_name=names[1]
+    )
     return {(question.text, question.answer) for question in (task[index] for index in range(len(task)))}
 
 

@@ -12,8 +12,9 @@ import tyro
 
 from peergrad.config import PRESETS, TrainConfig, preset
 from peergrad.debate.quote import visible
-from peergrad.runs.model_pool import address_of, run_of
+from peergrad.runs.model_ref import run_of, trained_engine
 from peergrad.settings import changed, flat, from_file
+from peergrad.tasks.own import is_own_task
 
 T = TypeVar("T")
 
@@ -39,6 +40,7 @@ class ModelFlags:
 
     model: str | None = None
     base_url: str | None = None
+    engine: str | None = None
     seat: tuple[str, ...] = ()  # only ``debate`` has it
     config: Path | None = None
 
@@ -47,8 +49,9 @@ class ModelFlags:
         run = run_of(self.model) if self.model else None
         if run:
             trained = from_file(TrainConfig(), run.path / "config.toml")
-            known = flat(trained) | {"task": trained.held_out.eval_task or trained.task.task}
-            known["base_url"] = address_of(trained.engine, self.base_url)
+            task = trained.held_out.eval_task or trained.task.task
+            known = flat(trained) | trained_engine(trained.engine, self.base_url, self.engine)
+            known["task"] = "" if is_own_task(task) else task  # somebody's code is not imported because a folder names it
             base = changed(base, {name: known[name] for name in of_run if name in known}, "model")
         return from_file(base, self.config) if self.config else base
 

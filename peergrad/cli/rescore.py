@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from peergrad.measure.rescore import rescore
 from peergrad.reward.rewards import RewardRules
 from peergrad.reward.streams import Consensus
 from peergrad.runs.folder import Run
-from peergrad.tasks.open import regrade
+from peergrad.tasks.open import TaskRules, gradable, open_questions, regrade
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,7 @@ def command(
     /,
     rules: Annotated[SharedRules, Inline] = SharedRules(),  # noqa: B008 (frozen)
     reward: tuple[str, ...] = (),
+    task: str = "",
     json: Flag = False,
 ) -> None:
     """Compare rewards on saved debates, without a model: which of them follows the truth?
@@ -39,12 +41,14 @@ def command(
         paths: Folders that ``peergrad train`` wrote to, or transcript files (docs/reference/transcript.md).
         rules: How votes become reward.
         reward: Rewards of your own to compare with the built-in ones, each as module:name.
+        task: A task of your own, as module:name, to grade debates about its questions.
         json: Print one JSON object instead of tables.
     """
     if not paths:
         raise UserError("PATH: is missing; give a run's folder or a transcript file")
     debates = (debate for path in paths for debate in Run.any_debates(path, warn))
-    result = rescore(debates, rules, regrade, reward)
+    grade = (open_questions(task, TaskRules()).grade, attrgetter("known")) if task else (regrade, gradable)
+    result = rescore(debates, rules, grade[0], reward, grade[1])
     if not result.debates:
         raise UserError(
             f"{', '.join(map(str, paths))}: no debate is kept there; give a run that has made a step, or a transcript file"

@@ -1,48 +1,103 @@
-"""What an engine is. ``Sampler`` answers asks; ``Trainer`` (which only some engines are) also learns.
+"""What an engine is. A ``Sampler`` answers asks; a ``Trainer``, which only some engines have, also learns.
 
-An engine that can only answer implements ``Sampler`` alone, so handing it to training is a type error. This module also
-holds what every engine that samples tokens needs.
+``Engine`` says what must be known of an engine before it is opened, so that nothing else asks which one it is.
 """
 
 from __future__ import annotations
 
-import codecs
-import contextlib
-import itertools
-from collections.abc import Sequence
+import os
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from peergrad.debate.errors import EngineError
 from peergrad.debate.sampler import Answer, Sampler
+from peergrad.debate.types import Ask
+from peergrad.engines.config import ApiConfig, EngineConfig, UpdateConfig
+from peergrad.engines.shared.meter import Meter
 from peergrad.learn.trainer import StepStats, Trainer
 
-__all__ = ["Answer", "EngineError", "Sampler", "StepStats", "Trainer", "decode"]
+__all__ = ["Answer", "Engine", "EngineError", "Model", "Sampler", "Setup", "StepStats", "Trainer"]
 
 
-def decode(pieces: Sequence[bytes]) -> tuple[str, list[int]]:
-    """The text of a reply from its tokens' bytes, and where each token starts in the text's UTF-8 bytes (SPEC 6.5).
+OnText = Callable[[Ask, str | None], None]
+"""Told of an ask and of the next piece of its reply; None: what was told of it is void."""
 
-    Tokens may cut characters; bytes that are no character become U+FFFD and the starts follow the text, not the bytes.
 
-    Example: ``decode([b"a", b"\\xc3", b"\\xa9"]) == ("aé", [0, 1, 2])``
+class Batching(typing.TypedDict):
+    """How a sampler may be called: with so many asks, so often at the same moment, and each call so long."""
+
+    max_asks: int
+    max_calls: int
+    deadline_s: float
+
+
+@typing.runtime_checkable
+class Model(typing.Protocol):
+    """A model that was loaded, or a connection to one."""
+
+    async def sampler_with(self, checkpoint: Path | None) -> Sampler:
+        """A sampler of the model with the weights of a checkpoint, or of the model as it is."""
+        ...
+
+    async def close(self) -> None:
+        """Nothing more will be asked for."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What an engine is opened with: its settings as they are, and who else is concerned."""
+
+    engine: EngineConfig
+    update: UpdateConfig | None = None
+    """How it is trained; None: it is not."""
+    seed: int = 0
+    say: Callable[[str], None] = lambda _: None
+    """Told of what takes long, such as a download."""
+    share: float = 1.0
+    """Of a GPU's memory."""
+    api: ApiConfig = field(default_factory=ApiConfig)
+    meter: Meter = field(default_factory=Meter)
+    """What is spent counts here."""
+    on_text: OnText | None = None
+    """Told of replies while they come in."""
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    """Where keys are looked up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """What must be known of an engine before it is opened. ``--engine module:name`` takes one of your own.
+
+    Example: ``ECHO = Engine(name="echo", open=lambda setup: Echo(setup.engine.model))``
     """
-    whole = b"".join(pieces)
-    with contextlib.suppress(UnicodeDecodeError):  # nearly always the bytes are text, and starts are theirs
-        return whole.decode("utf-8"), [0, *itertools.accumulate(map(len, pieces))][: len(pieces)]
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    text: list[str] = []
-    starts: list[int] = []
-    length = 0
-    for piece in pieces:
-        pending = decoder.getstate()[0]
-        # A character begun by earlier tokens and not continued by this one turns into U+FFFD.
-        broken = piece and not 0x80 <= piece[0] < 0xC0
-        starts.append(length + len(pending.decode("utf-8", "replace").encode() if broken else pending))
-        text.append(decoder.decode(piece))
-        length += len(text[-1].encode("utf-8"))
-    text.append(decoder.decode(b"", final=True))
-    length += len(text[-1].encode("utf-8"))
-    for index in reversed(range(len(pieces))):  # what has no text and comes last starts at the very end
-        if pieces[index]:
-            break
-        starts[index] = length
-    return "".join(text), starts
+
+    name: str
+    open: Callable[[Setup], Model]
+    """Load a model, or connect to it."""
+    open_trainer: Callable[[Setup], Trainer] | None = None
+    """The same for a model that is to learn; None: this engine can answer only."""
+    check: Callable[[EngineConfig, UpdateConfig], None] = lambda *_: None
+    """Refuse settings of a run that this engine can't do."""
+    address: Callable[[], str] | None = None
+    """Where its service is if no base_url is given; None: it has none, and base_url is the address of an API."""
+    default_model: str = ""
+    """The model of debates that name none; empty: they must."""
+    temperature: float | None = None
+    """The one temperature that debates are sampled at, so that they can be learned from; None: any."""
+    weights_file: str = ""
+    """The file of a checkpoint that tells its weights from others; empty: there are no checkpoints."""
+    max_asks: int = 1024
+    """Asks that a sampler takes in one call."""
+    max_calls: int = 4
+    """Calls that a sampler takes at the same time."""
+    grace_s: float = 0.0
+    """How much later than its own deadline a call is given up, for engines that say themselves why it was missed."""
+    queues: bool = False
+    """It takes any number of asks at any time, and keeps the deadline by itself."""
+
+    def batching(self, config: EngineConfig) -> Batching:
+        """How its samplers are called."""
+        return Batching(max_asks=self.max_asks, max_calls=self.max_calls, deadline_s=config.deadline_s + self.grace_s)

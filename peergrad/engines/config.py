@@ -13,8 +13,8 @@ from peergrad.engines.shared.addresses import check_variable
 class EngineConfig:
     """Who answers."""
 
-    engine: Literal["local", "tinker"] = "local"
-    """A model in this process, or one of a service that speaks the Tinker protocol (its key is in TINKER_API_KEY)."""
+    engine: str = "local"
+    """Who answers: local, a model in this process; tinker, a service that speaks its protocol; or your own, module:name."""
     base_url: str | None = None
     """Where the server is, if not the hosted one: of engine tinker, or of an API that speaks OpenAI's protocol (…/v1)."""
     model: str = "smollm2"

@@ -39,6 +39,7 @@ class StepStats:
     faults: tuple[Fault, ...] = ()
 
 
+@typing.runtime_checkable
 class Trainer(typing.Protocol):
     """Owns weights and updates them. What it is asked for is done in the order of asking, awaited or not."""
 

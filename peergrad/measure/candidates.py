@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
-from peergrad.debate.types import Debate
+from peergrad.debate.types import Debate, Question
 from peergrad.learn.advantages import Values, advantages, has_signal
 from peergrad.measure.grades import Grader, Truth, final_grades, known_grades, truth
 from peergrad.measure.quality import vote_right
@@ -85,11 +85,13 @@ class Compared:
         return ~np.isnan(self.right_A)
 
 
-def compare_all(debates: Iterable[Debate], named: Mapping[str, RewardRules], grade: Grader) -> Iterator[Compared]:
+def compare_all(
+    debates: Iterable[Debate], named: Mapping[str, RewardRules], grade: Grader, known: Callable[[Question], bool]
+) -> Iterator[Compared]:
     """Score debates under each of the named rules. Some are held at a time, so that slow grades can be made side by side."""
     rest = iter(debates)
     while some := list(islice(rest, _AT_ONCE)):
-        for debate, grades in zip(some, known_grades(some, grade), strict=True):
+        for debate, grades in zip(some, known_grades(some, grade, known), strict=True):
             yield _compare(debate, named, grades)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from operator import attrgetter
 
-from peergrad.debate.types import Debate, Turn
+from peergrad.debate.types import Debate, Question, Turn
 from peergrad.reward import rewards
 from peergrad.tasks.base import NOT_ASKED, UNANSWERED, Grade, Grader, Task, grade_all
 
@@ -40,10 +41,12 @@ def turn_grades(debates: Sequence[Debate], grade: Grader) -> list[tuple[Grade, .
     return [tuple(of(turn) for turn in debate.turns) for debate in debates]
 
 
-def known_grades(debates: Sequence[Debate], grade: Grader) -> list[tuple[Grade, ...] | None]:
-    """The grades of each debate whose answer is known; ``None`` for the others."""
-    known = iter(turn_grades([debate for debate in debates if debate.question.known], grade))
-    return [next(known) if debate.question.known else None for debate in debates]
+def known_grades(
+    debates: Sequence[Debate], grade: Grader, known: Callable[[Question], bool] = attrgetter("known")
+) -> list[tuple[Grade, ...] | None]:
+    """The grades of each debate about a question that is known; ``None`` for the others."""
+    grades = iter(turn_grades([debate for debate in debates if known(debate.question)], grade))
+    return [next(grades) if known(debate.question) else None for debate in debates]
 
 
 def final_grades(debate: Debate, grades: Sequence[Grade], rounds: int | None = None) -> list[Grade]:

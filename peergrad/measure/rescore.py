@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from peergrad.debate.types import Debate
+from peergrad.debate.types import Debate, Question
 from peergrad.measure.candidates import LITERAL, STREAMS, Array, Compared, InTurns, candidates, compare_all
 from peergrad.measure.correlation import correlation, correlation_difference
 from peergrad.measure.grades import Grader
 from peergrad.measure.statistics import Interval, ratio
 from peergrad.reward.rewards import RewardRules
+from peergrad.tasks.open import gradable, regrade
 
 Matrix = tuple[tuple[float | None, ...], ...]
 _NOTHING = 1e-12  # what centring leaves of equal numbers
@@ -60,14 +61,20 @@ class Rescored:
     same: tuple[str, ...]
 
 
-def rescore(debates: Iterable[Debate], rules: RewardRules, grade: Grader, own: Sequence[str] = ()) -> Rescored:
+def rescore(
+    debates: Iterable[Debate],
+    rules: RewardRules,
+    grade: Grader = regrade,
+    own: Sequence[str] = (),
+    known: Callable[[Question], bool] = gradable,
+) -> Rescored:
     """Score every debate under every candidate and hold the rewards against the truth, where there is one.
 
-    ``own`` are import paths of rewards to compare with the built-in ones.
+    ``own`` are import paths of rewards to compare with the built-in ones. ``known``: which questions ``grade`` can grade.
     """
     named = candidates(rules, own)
     names = list(named)
-    table = list(compare_all(debates, named, grade))
+    table = list(compare_all(debates, named, grade, known))
     same = [name for name, of in LITERAL.items() if not _differ(table, names.index(name), names.index(of))]
     shown = [i for i, name in enumerate(names) if name not in same]
     named_streams = dict.fromkeys(name for row in table for name in row.streams)

@@ -16,12 +16,14 @@ from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.play import play_all
 from peergrad.debate.sampler import Answer, Sampler, Seats, all_of, answered
 from peergrad.debate.types import Ask, Debate, Protocol, Question, Reply
-from peergrad.runs.model_pool import ModelPool, ModelRef, keys_of, model_ref, policy_of
+from peergrad.engines.registry import LOCAL, engine_of
+from peergrad.runs.model_pool import ModelPool, keys_of
+from peergrad.runs.model_ref import ModelRef, model_ref, policy_of
 from peergrad.runs.transcript_log import TranscriptLog
 from peergrad.settings import flat
 from peergrad.tasks.lines import name_of
 
-WEAK = "smollm2"
+WEAK = LOCAL.default_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,8 @@ def plan(config: DebatesConfig, questions: Sequence[Question], name: str, origin
 
     ``name`` is for the file, if none is given, and ``origin`` says where the questions are from: other origins, other files.
     """
-    protocol, seats = config.debate.build(config.engine), config.seats
+    own, seats = engine_of(config.engine), config.seats
+    protocol = config.debate.build(own.temperature)
     keys_of(config.api)
     named = _seats(seats.seat, protocol.agents)
     left = [seat for seat in range(protocol.agents) if seat not in named]
@@ -112,9 +115,9 @@ def plan(config: DebatesConfig, questions: Sequence[Question], name: str, origin
     if model and not left and len(named) == protocol.agents:
         raise UserError("model: holds no seat, since every seat is given to another; leave it out")
     if left and not model:
-        if config.engine.base_url or config.engine.engine == "tinker":
-            raise UserError("model: is not set; give the name that the server knows it by")
-        model = WEAK
+        model = "" if config.engine.base_url else own.default_model
+        if not model:
+            raise UserError("model: is not set; give the name that the server knows it by, or the engine")
     engine = replace(config.engine, model=model)
     refs = [
         _model_ref(f"seat {seat}", named[seat]) if seat in named else policy_of(engine) for seat in range(protocol.agents)

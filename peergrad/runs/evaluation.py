@@ -17,12 +17,15 @@ from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler, Seats, all_of
 from peergrad.debate.types import Debate, Protocol, Question
+from peergrad.engines.base import Engine
+from peergrad.engines.registry import engine_of
 from peergrad.engines.shared.meter import Meter
 from peergrad.measure.budget import cost, draws
 from peergrad.measure.outcome import Outcome, counted, debate_outcome, direct_outcome, joined, seat_outcome
 from peergrad.measure.result import result
 from peergrad.runs.eval_folder import EvalFolder, read_result
-from peergrad.runs.model_pool import ModelPool, ModelRef, model_ref, policy_of, weights_of
+from peergrad.runs.model_pool import ModelPool, weights_of
+from peergrad.runs.model_ref import ModelRef, model_ref, policy_of
 from peergrad.settings import flat
 from peergrad.tasks.base import Grader, Task
 from peergrad.tasks.files import fingerprint
@@ -74,8 +77,8 @@ class EvalPlan:
             "model": self.config.engine.model,
             "base": self.policy.base,
             "server": self.policy.url,
-            "adapter_sha256": _weights(self.policy),
-            "opponent_sha256": _weights(self.opponent),
+            "adapter_sha256": _weights(self.policy, engine_of(self.config.engine)),
+            "opponent_sha256": _weights(self.opponent, engine_of(self.config.engine)),
             "task": self.task.name,
             "questions_sha256": fingerprint(self.questions),
             "asked": len(self.questions),
@@ -102,7 +105,8 @@ def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = 
         if opponent == policy:
             raise UserError(f"opponent: {name} is the model itself; name another, or use mode debate")
     notes += [note] if (note := left_out(task)) else []
-    return EvalPlan(config, config.debate.build(config.engine), task, tuple(questions), policy, opponent, tuple(notes))
+    protocol = config.debate.build(engine_of(config.engine).temperature)
+    return EvalPlan(config, protocol, task, tuple(questions), policy, opponent, tuple(notes))
 
 
 def _to_ask(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
@@ -297,11 +301,11 @@ class _Evaluation:
         return questions
 
 
-def _weights(who: ModelRef | None) -> str | None:
+def _weights(who: ModelRef | None, engine: Engine) -> str | None:
     """A hash of a model's adapter, which training may change; base models are taken to stay what they are."""
     if who is None or who.adapter is None:
         return None
-    path = weights_of(who.adapter)
+    path = weights_of(who.adapter, engine)
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:

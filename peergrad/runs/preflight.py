@@ -14,6 +14,7 @@ from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.types import Debate, Protocol, Question
+from peergrad.engines.registry import engine_of
 from peergrad.learn.train import learning_rate
 from peergrad.learn.trainer import StepStats, Trainer
 from peergrad.learn.updates import joined, parts
@@ -21,7 +22,8 @@ from peergrad.measure.grades import truth_of
 from peergrad.measure.preflight import Gate, Sample, finite, gates
 from peergrad.reward.rewards import Truth
 from peergrad.runs.evaluation import EvalWatcher
-from peergrad.runs.model_pool import ModelPool, batching, policy_of
+from peergrad.runs.model_pool import ModelPool
+from peergrad.runs.model_ref import policy_of
 from peergrad.runs.training import load_engine, plan_run
 
 
@@ -65,24 +67,24 @@ async def check(
 ) -> Checked:
     """Play debates about some of the questions a run would train on, and three answers to each without debate.
 
-    A model behind an API can be checked as well, though only its debates: it can't be trained.
+    A model that can't be trained, such as one behind an API, can be checked as well, though only its debates.
     """
     made = plan_run(config)
     for note in made.notes:
         watch.warn(note)
     asked = [made.task[index] for index in made.order(0)[:questions]]  # what the run would ask first
     api = api or ApiConfig()
-    who = policy_of(config.engine)
+    engine, policy = engine_of(config.engine), policy_of(config.engine)
     trainer = None
     async with ModelPool(config.engine, api, config.keep.seed, watch.say) as pool, contextlib.AsyncExitStack() as opened:
-        if who.url is None:
+        if policy.url is None and engine.open_trainer:
             watch.say(f"loading {config.engine.model}")
             trainer = await asyncio.to_thread(load, config, watch.say)
             opened.push_async_callback(trainer.close)
-            batcher = Batcher(await trainer.sampler(), **batching(config.engine))
+            batcher = Batcher(await trainer.sampler(), **engine.batching(config.engine))
             sampler: Sampler = await opened.enter_async_context(batcher)
         else:
-            sampler = await pool.sampler(who)
+            sampler = await pool.sampler(policy)
         alone = Direct(agents=3, max_tokens=config.debate.max_tokens, temperature=0.7)
         answers = await _play("answers", alone, asked, sampler, watch) if made.task.known else Played((), {}, 0.0)
         debates = await _play("debates", made.protocol, asked, sampler, watch)
@@ -127,7 +129,7 @@ def _forecast(
     used = [turn.used for debate in debates for turn in debate.turns if turn.used]
     sampled, read = sum(one.sampled for one in used) * in_all, sum(one.prompt for one in used) * in_all
     sampling_s = (played.seconds or 0.0) * in_all
-    if per_token is None:  # behind an API
+    if per_token is None:  # it can't be trained
         usd = (read * api.price_in + sampled * api.price_out) / 1e6
         return Forecast(learn.steps, sampled, read, None, sampling_s, 0.0, usd)
     trained = sum(map(len, learn.training_data(debates, truth).data)) * in_all

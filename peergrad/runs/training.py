@@ -21,6 +21,8 @@ from peergrad.debate.play import Played
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Debate, Protocol, Question
+from peergrad.engines.base import Engine, Setup
+from peergrad.engines.registry import builtin_engine, engine_of, open_trainer
 from peergrad.learn.train import Step, Stopped, due, self_play, train
 from peergrad.learn.trainer import RETRIED, Trainer
 from peergrad.learn.updates import joined
@@ -33,7 +35,6 @@ from peergrad.runs.folder import Progress, Run, metrics_line
 from peergrad.runs.held_out import debated, direct
 from peergrad.runs.loggers import Loggers, open_loggers
 from peergrad.runs.lost import Lost
-from peergrad.runs.model_pool import batching, check_service, tinker_engine
 from peergrad.runs.skipped import Skipped
 from peergrad.runs.watch import Nobody, Watcher
 from peergrad.settings import flat
@@ -115,10 +116,12 @@ class Plan:
         return at in (Progress(), Progress(steps)) or (at.step > 0 and due(at.step - 1, every))
 
 
-def plan(config: TrainConfig) -> Plan:
+def plan(config: TrainConfig, engine: Engine | None = None, *, may_import: bool = False) -> Plan:
     """Check everything that can be checked without a model. No code that the settings name is imported: see ``plan_run``."""
     rules, apart = config.task.rules(config.keep.seed), config.held_out
-    task, held_out = open_task(config.task.task, rules, held_out=apart.eval_questions, eval_name=apart.eval_task)
+    task, held_out = open_task(
+        config.task.task, rules, held_out=apart.eval_questions, eval_name=apart.eval_task, may_import=may_import
+    )
     if config.learn.batch > len(task):
         raise UserError(f"batch: {config.learn.batch} is more than the {len(task)} questions there are; give at most that")
     if config.held_out.eval_debates > config.held_out.eval_questions:
@@ -131,47 +134,29 @@ def plan(config: TrainConfig) -> Plan:
             if not shown or wrong:
                 why = f"its debate {wrong.id} has {wrong.agents} agents, not {config.debate.agents}" if wrong else "is empty"
                 raise UserError(f"warm_from: {config.warm.warm_from} can't be learned from: {why}")
-            teach, lessons = recorded(shown), [replace(debate.question, id=debate.id) for debate in shown]
+            # A transcript has the names of styles; what they say is the task's.
+            styles = {question.style: question.style for question in (task[index] for index in range(len(task)))}
+            same = [replace(d.question, id=d.id, style=styles.get(d.question.style, d.question.style)) for d in shown]
+            teach, lessons = recorded(shown), same
         elif isinstance(task, Arithmetic):
             teach, lessons = teacher(config.keep.seed), [task[index] for index in range(len(task))]
         else:
             raise UserError("warm_from: this task has no teacher of its own; give a transcript file, or warm_steps 0")
-    if config.engine.engine == "tinker":
-        check_service(config.engine, config.update)
-    return Plan(config, config.debate.build(config.engine), task, held_out, teach, lessons)
+    engine = engine or builtin_engine(config.engine.engine)
+    if engine:
+        engine.check(config.engine, config.update)
+    return Plan(config, config.debate.build(engine.temperature if engine else None), task, held_out, teach, lessons)
 
 
 def plan_run(config: TrainConfig) -> Plan:
-    """``plan`` for settings a person gave, rather than a folder: rewards, metrics and alarms of one's own are imported."""
+    """``plan`` for settings a person gave, rather than a folder: what they name of one's own is imported, or refused."""
     _ = config.learn.reward.function, config.keep.own
-    return plan(config)
+    return plan(config, engine_of(config.engine), may_import=True)
 
 
 def load_engine(config: TrainConfig, say: Callable[[str], None] = lambda _: None) -> Trainer:
-    """The engine a run trains with. ``say`` hears what takes long, such as a download."""
-    if config.engine.engine == "tinker":
-        return tinker_engine(config.engine, config.update, config.keep.seed, say)
-    if config.engine.base_url is not None:
-        raise UserError("base_url: a model behind an API can debate, but not learn; for a Tinker service give engine tinker")
-    try:
-        from peergrad.engines.local.engine import Local
-        from peergrad.engines.local.model.lora import LoraRules
-    except ImportError as error:
-        raise UserError(f"model: the local engine needs {error.name}; pip install 'peergrad[local]'") from None
-    engine, update = config.engine, config.update
-    return Local.load_model(
-        engine.model,
-        device=engine.device,
-        dtype=engine.dtype,
-        threads=engine.threads,
-        lora=LoraRules(rank=update.rank, alpha=update.alpha),
-        seed=config.keep.seed,
-        kv_gb=engine.kv_gb,
-        max_rows=engine.max_rows,
-        train_tokens=update.train_tokens,
-        max_grad_norm=update.max_grad_norm,
-        say=say,
-    )
+    """The model a run trains. ``say`` hears what takes long, such as a download."""
+    return open_trainer(Setup(engine=config.engine, update=config.update, seed=config.keep.seed, say=say))
 
 
 async def train_run(
@@ -312,7 +297,7 @@ class _Training:
             self.plan.protocol,
             self.plan.batch,
             done=self.watch.debate,
-            **batching(self.config.engine),
+            **engine_of(self.config.engine).batching(self.config.engine),
         )
 
         async def rollout(index: int, sampler: Sampler) -> Played:

@@ -66,4 +66,4 @@ class SamplerCache:
     async def _load(self, path: str) -> LocalSampler:
         id = checkpoint_id(Field(path, "request", "model_path"))
         folder, _ = await asyncio.to_thread(self._store.find, id)
-        return await self._engine.adapted(folder)
+        return await self._engine.sampler_with(folder)

@@ -13,7 +13,7 @@ from peergrad.debate.fields import Field
 from peergrad.debate.style import BOXED, OPEN
 from peergrad.debate.types import Question
 from peergrad.tasks.arithmetic import Arithmetic
-from peergrad.tasks.base import Grade
+from peergrad.tasks.base import Grade, Grader
 from peergrad.tasks.datasets import Read, plain
 from peergrad.tasks.grading import grade, installed, needs_math
 from peergrad.tasks.rows import Row, rows, stem
@@ -21,7 +21,8 @@ from peergrad.tasks.rows import Row, rows, stem
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """A list of questions. With answers they are asked for in a box and graded; without, there is no truth.
+    """A list of questions and who grades them: what is in the last box is compared as a number, as words, or as mathematics,
+    unless there is another ``grader``.
 
     ``skipped`` says of each row that was left out why it can't be used.
     """
@@ -29,11 +30,12 @@ class Questions:
     name: str
     questions: Sequence[Question]
     skipped: tuple[str, ...] = ()
+    grader: Grader = grade
 
     @property
     def known(self) -> bool:
         """Whether there is truth to grade by."""
-        return any(question.answer is not None for question in self.questions)
+        return any(question.known for question in self.questions)
 
     def __len__(self) -> int:
         return len(self.questions)
@@ -42,8 +44,8 @@ class Questions:
         return self.questions[index]
 
     def grade(self, question: Question, solution: str) -> Grade:
-        """What is in the last box, compared as a number, as words, or as mathematics."""
-        return grade(question, solution)
+        """A grade for a solution."""
+        return self.grader(question, solution)
 
 
 def read_questions(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +13,9 @@ from peergrad.tasks.arithmetic import Arithmetic
 from peergrad.tasks.base import Grade, Task
 from peergrad.tasks.datasets import DATASETS
 from peergrad.tasks.files import Questions, questions_of, read_questions
+from peergrad.tasks.grading import grade
 from peergrad.tasks.hub import hub_rows
+from peergrad.tasks.own import is_own_task, own_task
 from peergrad.tasks.rows import KINDS, rows, stem
 
 BUILT_IN = ("arithmetic",)
@@ -31,13 +32,18 @@ class TaskRules:
     seed: int = 0
 
 
-def open_task(name: str, rules: TaskRules, *, held_out: int = 0, eval_name: str = "") -> tuple[Task, Task]:
+def open_task(
+    name: str, rules: TaskRules, *, held_out: int = 0, eval_name: str = "", may_import: bool = True
+) -> tuple[Task, Task]:
     """The questions to train on, and ``held_out`` others to evaluate on.
 
     The others are the first of ``eval_name``; without it, those of a split of their own, or the last of the task's.
+    ``may_import`` must be false for names that a folder gives: a task of somebody's own is code.
 
     Example: ``open_task("gsm8k:train.jsonl", TaskRules(), held_out=64, eval_name="gsm8k:test.jsonl")``
     """
+    if not may_import and (own := next(filter(is_own_task, (name, eval_name)), None)):
+        raise UserError(f"task: {own!r} is somebody's code, which is not imported because a folder names it")
     if eval_name and not held_out:
         raise UserError("eval_questions: 0 leaves nothing of eval_task to evaluate on; give at least 1")
     if not eval_name and name in DATASETS and DATASETS[name].test and held_out:
@@ -50,7 +56,7 @@ def open_task(name: str, rules: TaskRules, *, held_out: int = 0, eval_name: str 
     if held_out >= len(task):
         raise UserError(f"eval_questions: {held_out} of the {len(task)} questions of {name} leave none to train on")
     cut = len(task) - held_out
-    return replace(task, questions=task.questions[:cut]), Questions(task.name, task.questions[cut:])
+    return replace(task, questions=task.questions[:cut]), replace(task, questions=task.questions[cut:], skipped=())
 
 
 def open_questions(name: str, rules: TaskRules) -> Task:
@@ -58,14 +64,14 @@ def open_questions(name: str, rules: TaskRules) -> Task:
     return _questions(name, rules, "test")
 
 
-def grader(dataset: str) -> Callable[[Question, str], Grade]:
-    """How answers to a dataset's questions are graded, by the name that each of them carries; its file is not needed."""
-    return Arithmetic().grade if dataset in BUILT_IN else Questions(dataset, ()).grade
+def gradable(question: Question) -> bool:
+    """Whether ``regrade`` can tell what is right: not without an answer, nor for a task of somebody's own."""
+    return question.answer is not None and not is_own_task(question.dataset)
 
 
 def regrade(question: Question, solution: str) -> Grade:
-    """A grade for a solution to a saved question."""
-    return grader(question.dataset)(question, solution)
+    """A grade for a solution to a saved question, by the dataset that it names; the dataset's file is not needed."""
+    return (Arithmetic().grade if question.dataset in BUILT_IN else grade)(question, solution)
 
 
 def left_out(task: Task) -> str:
@@ -84,7 +90,7 @@ def _first(task: Arithmetic | Questions, count: int, name: str) -> Task:
 
 
 def _questions(name: str, rules: TaskRules, part: str) -> Arithmetic | Questions:
-    """All questions of a built-in task, of a known dataset (its split for ``part``, or its file), or of any file."""
+    """All questions of a built-in task, a known dataset (its split for ``part``, or its file), an own task, or any file."""
     if name in BUILT_IN:
         return Arithmetic(rules.level, seed=rules.seed) if part == "train" else Arithmetic(rules.level, split="eval")
     if name in DATASETS:
@@ -95,6 +101,8 @@ def _questions(name: str, rules: TaskRules, part: str) -> Arithmetic | Questions
     if colon and kind in DATASETS:
         path = Path(file)
         return questions_of(rows(path), DATASETS[kind].read, kind, stem(path), file, rules.skip_bad)
+    if is_own_task(name):
+        return own_task(name)
     _check_file(name)
     return read_questions(Path(name), rules.question_field, rules.answer_field, skip_bad=rules.skip_bad)
 
@@ -103,7 +111,7 @@ def _check_file(name: str) -> None:
     """Refuse what is not even the name of a file, with what may have been meant."""
     known = (*BUILT_IN, *DATASETS)
     if not name:
-        raise UserError(f"task: is not set; give a dataset ({', '.join(known)}) or a {KINDS}")
+        raise UserError(f"task: is not set; give a dataset ({', '.join(known)}), module:name of your own, or a {KINDS}")
     kind, colon, _ = name.partition(":")
     if colon and kind.isalnum() and not Path(name).exists():
         raise UserError(f"task: {kind!r} in {name!r} is no known dataset; {nearest(kind, tuple(DATASETS))}")

@@ -27,11 +27,18 @@ def stem(path: Path) -> str:
 
 def rows(path: Path) -> Iterator[Row]:
     """Every row of a file. What makes the whole file unreadable is raised."""
-    plain = path.with_suffix("") if path.suffix.lower() == ".gz" else path
-    readers = {".jsonl": _lines, ".json": _json, ".csv": _csv}
-    if plain.suffix.lower() not in readers:
+    if not is_kind_of_file(path):
         raise UserError(f"task: {path} is of no kind that can be read; give a {KINDS}")
-    return readers[plain.suffix.lower()](_bytes(path), path)
+    return {".jsonl": _lines, ".json": _json, ".csv": _csv}[_kind(path)](_bytes(path), path)
+
+
+def is_kind_of_file(path: Path) -> bool:
+    """Whether a name ends as those of files that can be read."""
+    return _kind(path) in (".jsonl", ".json", ".csv")
+
+
+def _kind(path: Path) -> str:
+    return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
 
 
 def _bytes(path: Path) -> bytes:

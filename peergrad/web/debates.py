@@ -8,6 +8,7 @@ from peergrad.debate.types import Debate
 from peergrad.measure.grades import final_grades, turn_grades
 from peergrad.reward.rewards import RewardRules, Scored, score
 from peergrad.tasks.base import Grader
+from peergrad.tasks.open import gradable
 from peergrad.web.markup import Safe, clip, tag
 from peergrad.web.samples import Samples
 
@@ -73,7 +74,7 @@ class _Shower:
         debate, votes = scored.debate, len(scored.tally.votes)
         readable = sum(turn.parsed.error is None for turn in debate.turns)
         words = [f"{readable} of {len(debate.turns)} readable", f"{votes} vote{'s' * (votes != 1)}"]
-        if debate.question.answer is not None:
+        if gradable(debate.question):
             right = sum(grade.correct for grade in final_grades(debate, turn_grades([debate], self.grade)[0]))
             words.append(f"{right} of {debate.agents} right")
         return ", ".join(words)
@@ -134,7 +135,7 @@ class _Shower:
 
     def _grade(self, debate: Debate, index: int) -> Safe | None:
         turn = debate.turns[index]
-        if debate.question.answer is None or turn.solution is None:
+        if not gradable(debate.question) or turn.solution is None:
             return None
         grade = self.grade(debate.question, turn.solution)
         if grade.timed_out:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from peergrad.config import ApiConfig, EngineConfig
 from peergrad.debate.types import Ask, Message
 from peergrad.engines.openai.engine import Api
-from peergrad.engines.openai.rules import ApiRules
-from peergrad.engines.shared.meter import Meter
 from tests.openai.server import Request, Response, Server
 
 STOP = "</comparison>"
@@ -18,14 +17,16 @@ def an_ask(text="?", *, stop=(STOP,), debate="d", agent=0, turn=0, temperature=0
     return Ask(debate, agent, turn, turn, (Message("user", text),), stop, max_tokens, temperature)
 
 
-def asked(handle: Callable[[Request], Response], *asks: Ask, environ=None, hear=None, meter=None, **rules):
+def asked(handle: Callable[[Request], Response], *asks: Ask, deadline_s: float = 900.0, **settings):
     """The answers to asks, one after another, of a server that does as told; and the server."""
-    return asyncio.run(_asked(handle, asks or (an_ask(),), environ or {}, hear, meter, rules))
+    return asyncio.run(_asked(handle, asks or (an_ask(),), deadline_s, settings))
 
 
-async def _asked(handle, asks, environ, hear, meter: Meter | None, rules):
+async def _asked(handle, asks, deadline_s, settings):
+    names = {"environ": "environ", "hear": "on_text", "meter": "meter", "tokens": "tokens", "seed": "seed"}
+    more = {"environ": {}} | {name: settings.pop(given) for given, name in names.items() if given in settings}
     with Server(handle) as server:
-        made = ApiRules(**({"model": "m", "base_url": server.url, "retries": 2, "timeout_s": 5} | rules))
-        async with Api(made, environ=environ, hear=hear, meter=meter) as api:
+        engine = EngineConfig(model="m", base_url=server.url, deadline_s=deadline_s)
+        async with Api(engine, ApiConfig(**({"retries": 2, "timeout_s": 5} | settings)), **more) as api:
             answers = [(await api.sample([ask]))[0] for ask in asks]
     return answers, server

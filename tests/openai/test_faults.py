@@ -7,10 +7,10 @@ from email.utils import formatdate
 import pytest
 
 from peergrad import EngineError, Parallel, Question, UserError, play_all
+from peergrad.config import ApiConfig, EngineConfig
 from peergrad.debate.errors import Halted
 from peergrad.engines.openai.engine import Api
-from peergrad.engines.openai.faults import after
-from peergrad.engines.openai.rules import ApiRules
+from peergrad.engines.openai.errors import retry_after
 from peergrad.engines.shared.meter import Meter, Spent
 from tests.helpers import short
 from tests.openai.asking import STOP, an_ask, asked
@@ -102,7 +102,7 @@ def test_an_ask_ends_by_its_deadline():
     ],
 )
 def test_retry_after_is_seconds_or_a_date(headers, seconds):
-    assert after(headers, now=1_000_000) == seconds
+    assert retry_after(headers, now=1_000_000) == seconds
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_what_the_person_must_mend_stops_the_run_at_once(bad, sentence):
 
     async def run():
         with Server(lambda request: asked_for.append(request) or bad) as server:
-            async with Api(ApiRules(model="m", base_url=server.url, max_concurrent=4), environ={}) as api:
+            async with Api(EngineConfig(model="m", base_url=server.url), ApiConfig(max_concurrent=4), environ={}) as api:
                 await play_all(Parallel(), [Question(f"q{n}", "?") for n in range(50)], api)
 
     with pytest.raises(UserError, match=sentence):
@@ -133,7 +133,7 @@ def test_nobody_there():
         url = server.url
 
     async def run():
-        async with Api(ApiRules(model="m", base_url=url), environ={}) as api:
+        async with Api(EngineConfig(model="m", base_url=url), environ={}) as api:
             await api.sample([an_ask()])
 
     with pytest.raises(UserError, match=r"^base_url: m at 127.*can't be reached \(ConnectError.*start the server"):
@@ -172,8 +172,8 @@ def test_no_credit_left_halts(bad):
 
 def a_hundred(url, meter):
     async def run():
-        made = ApiRules(model="m", base_url=url, max_concurrent=8, price_in=2, price_out=10)
-        async with Api(made, environ={}, meter=meter) as api:
+        made = EngineConfig(model="m", base_url=url), ApiConfig(max_concurrent=8, price_in=2, price_out=10)
+        async with Api(*made, environ={}, meter=meter) as api:
             return await play_all(Parallel(agents=3, max_rounds=2), [Question(f"q{n}", "?") for n in range(100)], api)
 
     return asyncio.run(run())
@@ -209,7 +209,7 @@ def test_a_budget_needs_usage_and_prices():
     with pytest.raises(UserError, match=r"^budget: .*does not say how many tokens"):
         asked(lambda _: Response(completion(DONE, usage=None)), meter=Meter(budget_tokens=100))
     with pytest.raises(UserError, match=r"^budget_usd: .*price_in"):
-        Api(ApiRules(model="m", base_url="http://x/v1"), meter=Meter(budget_usd=1), environ={})
+        Api(EngineConfig(model="m", base_url="http://x/v1"), meter=Meter(budget_usd=1), environ={})
     with pytest.raises(UserError, match=r"^budget_tokens: 0 is not possible"):
         Meter(budget_tokens=0)
 
@@ -217,7 +217,7 @@ def test_a_budget_needs_usage_and_prices():
 def test_a_cancelled_ask_gives_its_slot_back():
     async def run():
         with Server(lambda _: Response(completion(DONE), after_s=0.3)) as server:
-            async with Api(ApiRules(model="m", base_url=server.url, max_concurrent=1), environ={}) as api:
+            async with Api(EngineConfig(model="m", base_url=server.url), ApiConfig(max_concurrent=1), environ={}) as api:
                 first, waiting = (asyncio.create_task(api.sample([an_ask()])) for _ in range(2))
                 await asyncio.sleep(0.05)
                 waiting.cancel()
@@ -236,7 +236,7 @@ def test_one_slow_ask_holds_up_its_own_debate_only():
 
     async def run():
         with Server(handle) as server:
-            async with Api(ApiRules(model="m", base_url=server.url), environ={}) as api:
+            async with Api(EngineConfig(model="m", base_url=server.url), environ={}) as api:
                 questions = [Question("slow", "slow?"), *(Question(f"q{n}", "?") for n in range(20))]
                 await play_all(Parallel(max_rounds=2), questions, api, done=lambda d: ended.append((d.id, time.monotonic())))
 
@@ -259,7 +259,7 @@ def test_a_rate_limit_costs_time_and_no_debate():
         return Response(completion(short()))
 
     async def run(url):
-        async with Api(ApiRules(model="m", base_url=url, retries=1), environ={}) as api:
+        async with Api(EngineConfig(model="m", base_url=url), ApiConfig(retries=1), environ={}) as api:
             return await play_all(Parallel(agents=3, max_rounds=1), [Question(f"q{n}", "?") for n in range(20)], api)
 
     with Server(handle) as server:
@@ -315,5 +315,5 @@ def test_another_kind_of_server_is_named_soon(hear):
 def test_a_proxy_that_can_not_be_used_is_a_sentence(name, monkeypatch):
     monkeypatch.setenv(name, "foo://user:planted-password@x:1")
     with pytest.raises(UserError, match=r"HTTP_PROXY") as caught:
-        Api(ApiRules(model="m", base_url="http://x/v1"), environ={})
+        Api(EngineConfig(model="m", base_url="http://x/v1"), environ={})
     assert "planted" not in str(caught.value)

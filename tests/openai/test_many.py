@@ -10,8 +10,8 @@ from collections import Counter
 import pytest
 
 from peergrad import Parallel, Question, Sequential, dump, load, play_all
+from peergrad.config import ApiConfig, EngineConfig
 from peergrad.engines.openai.engine import Api
-from peergrad.engines.openai.rules import ApiRules
 from tests.helpers import full, short
 from tests.openai.server import Response, Server, completion, events
 
@@ -85,8 +85,11 @@ def test_debates_against_a_server_that_fails(protocol, debates, stream):
         heard[key] = "" if piece is None else heard.get(key, "") + piece
 
     async def run(url):
-        rules = ApiRules(model="m", base_url=url, max_concurrent=64, timeout_s=TIMEOUT_S, deadline_s=20, retries=4)
-        async with Api(rules, environ={}, hear=hear if stream else None) as api:
+        rules = (
+            EngineConfig(model="m", base_url=url, deadline_s=20),
+            ApiConfig(max_concurrent=64, timeout_s=TIMEOUT_S, retries=4),
+        )
+        async with Api(*rules, environ={}, on_text=hear if stream else None) as api:
             questions = [Question(f"q{n}", f"What is {n} + {n}?") for n in range(debates)]
             async with asyncio.timeout(60):
                 played = await play_all(protocol, questions, api)
@@ -140,7 +143,7 @@ def test_3_7_each_request_extends_the_last_one_of_its_agent():  # SPEC 3.7
     """A server's prefix cache serves all but what is new: earlier messages are the same bytes, only more are added."""
 
     async def run(url):
-        async with Api(ApiRules(model="m", base_url=url), environ={}) as api:
+        async with Api(EngineConfig(model="m", base_url=url), environ={}) as api:
             questions = [Question(f"q{n}", f"What is {n} + {n}?") for n in range(5)]
             return await play_all(Parallel(agents=3, max_rounds=4), questions, api)
 

@@ -18,11 +18,10 @@ import pytest
 
 from peergrad import Parallel, Question, UserError, dump, play_all
 from peergrad.cli import main as cli
-from peergrad.config import ApiConfig
+from peergrad.config import ApiConfig, EngineConfig
 from peergrad.engines.openai.engine import Api
-from peergrad.engines.openai.rules import ApiRules
 from peergrad.engines.shared.secrets import Secrets
-from peergrad.runs.model_pool import ModelRef, model_ref
+from peergrad.runs.model_ref import ModelRef, model_ref
 from tests.cli.answers import peergrad
 from tests.helpers import short
 from tests.openai.asking import an_ask
@@ -105,10 +104,10 @@ def test_planted_secrets_stay_where_they_are(place, stream, logs, capfd, monkeyp
     told, pieces = [], []
 
     async def run(url):
-        rules = ApiRules(model="m", base_url=url, key_env="PLANTED", retries=1, timeout_s=5, deadline_s=2)
+        rules = EngineConfig(model="m", base_url=url, deadline_s=2), ApiConfig(key_env="PLANTED", retries=1, timeout_s=5)
         hear = (lambda _, piece: pieces.append(piece or "")) if stream else None
-        async with Api(rules, environ={"PLANTED": KEY, **os.environ}, hear=hear) as api:
-            told.append(repr(api) + repr(api.rules) + repr(vars(api)) + repr(api.meter.spent))
+        async with Api(*rules, environ={"PLANTED": KEY, **os.environ}, on_text=hear) as api:
+            told.append(repr(api) + repr(api.config) + repr(vars(api)) + repr(api.meter.spent))
             try:
                 played = await play_all(Parallel(agents=2, max_rounds=1), [Question("q", "?")], api)
                 told.extend([repr(played), *played.dropped.values(), *map(dump, played.debates)])
@@ -214,23 +213,23 @@ def test_there_are_twenty_places():
 )
 def test_an_address_with_a_secret_is_refused_without_repeating_it(url):
     with pytest.raises(UserError, match=r"^base_url: ") as caught:
-        ApiRules(model="m", base_url=url)
+        Api(EngineConfig(model="m", base_url=url), environ={"OPENAI_API_KEY": KEY})
     free_of_secrets("".join(traceback.format_exception(caught.value)))
     with pytest.raises(UserError, match=r"^OPENAI_BASE_URL: ") as caught:
-        Api(ApiRules(model="m"), environ={"OPENAI_BASE_URL": url, "OPENAI_API_KEY": KEY})
+        Api(EngineConfig(model="m"), environ={"OPENAI_BASE_URL": url, "OPENAI_API_KEY": KEY})
     free_of_secrets("".join(traceback.format_exception(caught.value)))
 
 
 def test_the_key_comes_from_the_environment_alone():
     with pytest.raises(UserError, match=r"^key_env: is no name") as caught:
-        ApiRules(model="m", key_env=KEY)
+        ApiConfig(key_env=KEY)
     free_of_secrets(str(caught.value))
     with pytest.raises(UserError, match=r"^OPENAI_API_KEY: is not set; put the key of api.openai.com into it"):
-        Api(ApiRules(model="m"), environ={})
+        Api(EngineConfig(model="m"), environ={})
     with pytest.raises(UserError, match=r"^MINE: is not set"):
-        Api(ApiRules(model="m", base_url="http://x/v1", key_env="MINE"), environ={"OPENAI_API_KEY": KEY})
+        Api(EngineConfig(model="m", base_url="http://x/v1"), ApiConfig(key_env="MINE"), environ={"OPENAI_API_KEY": KEY})
     with pytest.raises(UserError, match=r"^MINE: holds no key") as caught:
-        Api(ApiRules(model="m", key_env="MINE"), environ={"MINE": f"{KEY}\n{KEY}"})
+        Api(EngineConfig(model="m"), ApiConfig(key_env="MINE"), environ={"MINE": f"{KEY}\n{KEY}"})
     free_of_secrets(str(caught.value))
 
 
@@ -239,7 +238,7 @@ def test_other_keys_in_the_environment_go_nowhere(monkeypatch):
         monkeypatch.setenv(name, f"another-{name}")
 
     async def run(url):
-        async with Api(ApiRules(model="m", base_url=url, key_env="MINE"), environ={"MINE": KEY}) as api:
+        async with Api(EngineConfig(model="m", base_url=url), ApiConfig(key_env="MINE"), environ={"MINE": KEY}) as api:
             await api.sample([an_ask()])
 
     with Server(lambda _: Response(completion(short()))) as server:
@@ -249,7 +248,7 @@ def test_other_keys_in_the_environment_go_nowhere(monkeypatch):
 
 def test_logged_exceptions_are_scrubbed_while_an_engine_is_open(logs):
     async def run():
-        async with Api(ApiRules(model="m", base_url="http://x/v1", key_env="MINE"), environ={"MINE": KEY}):
+        async with Api(EngineConfig(model="m", base_url="http://x/v1"), ApiConfig(key_env="MINE"), environ={"MINE": KEY}):
             try:
                 raise RuntimeError(KEY)
             except RuntimeError:
@@ -284,10 +283,9 @@ def test_importing_peergrad_imports_no_client():
 
 @pytest.mark.parametrize("given", ["gsk_planted0key", "hf_plantedkey", "Planted", KEY])
 def test_a_key_given_for_its_variable_is_not_repeated(given):
-    for make in (lambda: ApiConfig(key_env=given), lambda: ApiRules(model="m", key_env=given)):
-        with pytest.raises(UserError, match=r"^key_env: ") as caught:
-            make()
-        assert given not in str(caught.value)
+    with pytest.raises(UserError, match=r"^key_env: ") as caught:
+        ApiConfig(key_env=given)
+    assert given not in str(caught.value)
 
 
 @pytest.mark.parametrize(

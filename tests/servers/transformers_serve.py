@@ -20,12 +20,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from peergrad import Debate, Parallel, Question, Sequential, UserError, dump, load, play_all
+from peergrad.config import ApiConfig, EngineConfig
 from peergrad.debate.protocols import Direct
 from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Ask, Message, Reply
 from peergrad.engines.local.fetch.models import resolve
 from peergrad.engines.openai.engine import Api
-from peergrad.engines.openai.rules import ApiRules
 
 ROOT = Path(__file__).parent.parent.parent
 VENV = ROOT / ".venv-servers"
@@ -80,45 +80,48 @@ def ask(text: str, *stop: str) -> Ask:
     return Ask("d", 0, 0, 0, (Message("user", text),), stop, max_tokens=24, temperature=0.0)
 
 
-async def one(rules: ApiRules, asked: Ask, heard: list[str | None] | None = None) -> Reply:
+Settings = tuple[EngineConfig, ApiConfig]
+
+
+async def one(settings: Settings, asked: Ask, heard: list[str | None] | None = None) -> Reply:
     hear = None if heard is None else lambda _, piece: heard.append(piece)
-    async with Api(rules, hear=hear, environ={}) as api:
+    async with Api(*settings, on_text=hear, environ={}) as api:
         (answer,) = await api.sample([asked])
     assert isinstance(answer, Reply), answer
     return answer
 
 
-async def check_replies(rules: ApiRules) -> None:
+async def check_replies(settings: Settings) -> None:
     question = "What is the capital of France? Answer in one sentence."
-    plain = await one(rules, ask(question))
+    plain = await one(settings, ask(question))
     print(f"asked plainly: {plain.text!r} {plain.usage}")
     assert "Paris" in plain.text
     assert plain.usage
     assert plain.usage.prompt > 0
     assert plain.usage.sampled > 0
-    stopped = await one(rules, ask(question, "Paris"))
+    stopped = await one(settings, ask(question, "Paris"))
     print(f"stopped at 'Paris': {stopped.text!r} {stopped.usage}")
     assert stopped.text.endswith("Paris")
     assert stopped.text.count("Paris") == 1
     assert not stopped.truncated
     for asked, before in ((ask(question), plain), (ask(question, "Paris"), stopped)):
         heard: list[str | None] = []
-        streamed = await one(rules, asked, heard)
+        streamed = await one(settings, asked, heard)
         print(f"the same as a stream, in {len(heard)} pieces: {streamed.text!r} {streamed.usage}")
         assert streamed.text == before.text == "".join(piece or "" for piece in heard)
         assert None not in heard
-    short = await one(rules, replace(ask("Count from one to a hundred."), max_tokens=5))
+    short = await one(settings, replace(ask("Count from one to a hundred."), max_tokens=5))
     print(f"at most 5 tokens: {short.text!r} {short.usage}, truncated: {short.truncated}")
     assert short.truncated
     try:
-        await one(replace(rules, model="no/such-model"), ask(question))
+        await one((replace(settings[0], model="no/such-model"), settings[1]), ask(question))
     except UserError as error:
         print(f"a model that is not there: {error}")
     else:
         raise AssertionError("a model that is not there answered")
 
 
-async def check_debates(rules: ApiRules) -> None:
+async def check_debates(settings: Settings) -> None:
     questions = [Question(f"q{n}", f"What is {n} + {n + 3}?", style="boxed") for n in range(2)]
     protocols = (
         Parallel(agents=3, max_rounds=2, max_tokens=40, wording="brief"),
@@ -126,7 +129,7 @@ async def check_debates(rules: ApiRules) -> None:
         Direct(max_tokens=40),
     )
     for protocol in protocols:
-        async with Api(rules, environ={}) as api:
+        async with Api(*settings, environ={}) as api:
             played = await play_all(protocol, questions, api)
             spent = api.meter.spent
         assert not played.dropped, played.dropped
@@ -161,9 +164,9 @@ def main() -> None:
     install()
     model = resolve("smollm2", say=print)
     with serving(model) as url:
-        rules = ApiRules(model=str(model), base_url=url, max_concurrent=2)
-        asyncio.run(check_replies(rules))
-        asyncio.run(check_debates(rules))
+        settings = EngineConfig(model=str(model), base_url=url), ApiConfig(max_concurrent=2)
+        asyncio.run(check_replies(settings))
+        asyncio.run(check_debates(settings))
         check_command(model, url)
     print("all is as it should be")
 

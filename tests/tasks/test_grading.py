@@ -13,7 +13,7 @@ from peergrad.tasks.arithmetic import Arithmetic
 from peergrad.tasks.base import Grade, grade_all
 from peergrad.tasks.files import Questions
 from peergrad.tasks.numbers import as_number
-from peergrad.tasks.open import grader, regrade
+from peergrad.tasks.open import gradable, regrade
 from peergrad.tasks.pool import Pool
 
 GSM8K = (Path(__file__).parents[1] / "fixtures/gsm8k/answers.txt").read_text().split()
@@ -219,10 +219,12 @@ def test_many_at_once_keep_their_order():
 
 def test_saved_questions_name_their_grader():
     solution = "so 4 and 5"
-    assert grader("arithmetic")(Question("q", "?", "5", "boxed"), solution).correct
     assert regrade(Question("q", "?", "5", "boxed", "arithmetic"), solution).correct
     assert not regrade(Question("q", "?", "5", "boxed", "gsm8k"), solution).format
     assert regrade(Question("q", "?", "5", "boxed", "gsm8k"), r"\boxed{10/2}").correct
+    known = [gradable(Question("q", "?", "5", dataset=name)) for name in ("", "arithmetic", "mine", "my_task:Puzzles")]
+    assert known == [True, True, True, False]
+    assert not gradable(Question("q", "?", payload=[1]))
     assert Arithmetic().grade(Question("q", "?", "5", "boxed"), r"\boxed{5.0}").correct
 
 

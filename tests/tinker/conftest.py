@@ -1,6 +1,6 @@
 import pytest
 
-from peergrad.engines.tinker import line
+from peergrad.engines.tinker import connection
 from tests.tinker.processes import Processes, Server
 
 
@@ -19,6 +19,6 @@ def server(processes, tmp_path_factory):
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """A server that dies is missed after two seconds, not half a minute."""
-    monkeypatch.setattr(line, "_PULSE_S", 0.5)
-    monkeypatch.setattr(line, "_GONE_S", 2.0)
+    monkeypatch.setattr(connection, "_HEALTH_S", 0.5)
+    monkeypatch.setattr(connection, "_GONE_S", 2.0)
     monkeypatch.setenv("TINKER_API_KEY", "tml-test")

@@ -17,9 +17,9 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Debate
 from peergrad.engines.tinker.engine import Tinker
-from peergrad.engines.tinker.rules import TinkerRules
 from peergrad.runs.folder import Run
-from peergrad.runs.model_pool import ModelPool, model_ref
+from peergrad.runs.model_pool import ModelPool
+from peergrad.runs.model_ref import model_ref
 from peergrad.runs.training import plan
 from peergrad.settings import changed
 from tests.runs.killing import PARROT
@@ -124,10 +124,10 @@ def test_a_frozen_opponent_holds_the_other_seats(done, server):
     folder = done[0]
     run, debates = Run(folder / "run"), list(read_file(folder / "result" / "debates" / "seats.jsonl"))
     assert len(debates) == 6  # two questions, each with the policy in one of three seats
-    engine = Tinker(TinkerRules(model=str(PARROT), base_url=server.url, deadline_s=20))
+    engine = Tinker(EngineConfig(model=str(PARROT), base_url=server.url, deadline_s=20))
 
     async def said():
-        trained, base = await engine.adapted(run.newest()[1]), await engine.adapted(None)
+        trained, base = await engine.sampler_with(run.newest()[1]), await engine.sampler_with(None)
         for debate in debates:
             wave = debate.protocol.wave(Debate(debate.id, debate.question, debate.protocol))
             yield debate, [[reply.text for reply in await one.sample(wave)] for one in (trained, base)]

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from peergrad.config import EngineConfig, UpdateConfig
 from peergrad.debate.errors import EngineError, Halted, UserError
 from peergrad.debate.types import Ask, Message
-from peergrad.engines.tinker import line
+from peergrad.engines.tinker import connection
 from peergrad.engines.tinker.engine import Tinker
-from peergrad.engines.tinker.faults import refused
-from peergrad.engines.tinker.rules import TinkerRules
+from peergrad.engines.tinker.errors import status_error
 from tests.runs.killing import PARROT
 from tests.tinker.proxy import Proxy
 from tests.tinker.test_wire import datum
@@ -30,7 +30,7 @@ def proxy(server):
 
 
 def engine(url, deadline_s=20.0):
-    return Tinker(TinkerRules(model=str(PARROT), base_url=url, rank=4, deadline_s=deadline_s))
+    return Tinker(EngineConfig(model=str(PARROT), base_url=url, deadline_s=deadline_s), UpdateConfig(rank=4))
 
 
 def answering(proxy, path, answer, kind=None):
@@ -68,11 +68,11 @@ def test_no_session_can_be_begun(proxy):
     one = engine(proxy.url, 2.0)
     answering(proxy, "create_session", JSONResponse({}, 503))
     with within(6), pytest.raises(EngineError, match="a sampler of the base model took longer than 2 s"):
-        asyncio.run(one.adapted(None))
+        asyncio.run(one.sampler_with(None))
 
 
 def test_answers_that_never_end(proxy, monkeypatch):
-    monkeypatch.setattr(line, "_FIRST_S", 0.5)
+    monkeypatch.setattr(connection, "_QUERY_S", 0.5)
     for path in ("healthz", "get_server_capabilities"):
         answering(proxy, path, None)
         proxy.fault = lambda asked, _, forward, path=path: _drip(asked, forward, path)
@@ -176,7 +176,7 @@ def test_what_is_no_service_at_all(proxy):
 
 def test_a_busy_service():
     # The client tries again by itself for five minutes; this is what is said after them.
-    assert str(refused("there", 429, "slow down", "the update")).startswith(
+    assert str(status_error("there", 429, "slow down", "the update")).startswith(
         "there is too busy for the update (429: slow down)"
     )
 

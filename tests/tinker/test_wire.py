@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 
 from peergrad import UserError
 from peergrad.cli.serve import ServeConfig, command
+from peergrad.config import EngineConfig, UpdateConfig
 from peergrad.debate.errors import EngineError
 from peergrad.debate.types import Ask, Message
 from peergrad.engines.local.engine import Local
@@ -26,7 +27,6 @@ from peergrad.engines.local.model.lora import LoraRules
 from peergrad.engines.local.sample.sampler import CompletionRequest
 from peergrad.engines.shared.chat import load_chat
 from peergrad.engines.tinker.engine import Tinker
-from peergrad.engines.tinker.rules import TinkerRules
 from peergrad.learn import losses
 from peergrad.learn.datums import Datum
 from peergrad.serve.batching import RequestBatcher
@@ -41,7 +41,7 @@ LOSSES = ["importance_sampling", "ppo", "cispo", "cross_entropy"]
 
 
 def engine(url, **more):
-    return Tinker(TinkerRules(model=MODEL, base_url=url, rank=4, deadline_s=30, **more))
+    return Tinker(EngineConfig(model=MODEL, base_url=url, deadline_s=30), UpdateConfig(rank=4, **more))
 
 
 def datum(length, rng):
@@ -496,13 +496,13 @@ def test_who_may_come_in(processes, tmp_path, monkeypatch):
         assert httpx.get(f"{server.url}/api/v1/get_server_capabilities", headers=evil).status_code == 400
         monkeypatch.setenv("TINKER_API_KEY", "tml-right")
         with pytest.raises(UserError, match=r"has no 'Qwen/Other'; it has .*parrot"):
-            Tinker(TinkerRules(model="Qwen/Other", base_url=server.url))
-        first, second = engine(server.url), Tinker(TinkerRules(model=MODEL, base_url=server.url, deadline_s=2))
+            Tinker(EngineConfig(model="Qwen/Other", base_url=server.url))
+        first, second = engine(server.url), Tinker(EngineConfig(model=MODEL, base_url=server.url, deadline_s=2))
         asyncio.run(first.sampler())
         with pytest.raises(EngineError, match=r"a new policy on .* took longer than 2 s"):  # there is room for one
             asyncio.run(second.sampler())
     monkeypatch.delenv("TINKER_API_KEY")
     with pytest.raises(UserError, match="TINKER_API_KEY: is not set"):
-        Tinker(TinkerRules(model=MODEL, base_url="http://192.0.2.1:1"))
+        Tinker(EngineConfig(model=MODEL, base_url="http://192.0.2.1:1"))
     with pytest.raises(UserError, match=r"can't be reached .*start the server"):
         engine("http://127.0.0.1:9")

@@ -152,11 +152,11 @@ class Local:
         """The model as it was before any training."""
         return LocalSampler(self, None, BASE)
 
-    async def adapted(self, folder: Path | None) -> LocalSampler:
+    async def sampler_with(self, checkpoint: Path | None) -> LocalSampler:
         """The model with the adapter of a checkpoint or of any PEFT folder, or with none; nothing trained is touched."""
-        if folder is None:
+        if checkpoint is None:
             return self.base_sampler()
-        return await asyncio.to_thread(lambda: self._sample_with(Lora.saved(self.decoder, folder)))
+        return await asyncio.to_thread(lambda: self._sample_with(Lora.saved(self.decoder, checkpoint)))
 
     async def step(self, data: Sequence[Datum], loss: LossName, lr: float) -> StepStats:
         return await self._in_turn(self._step, data, loss, lr)

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -19,51 +20,61 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from peergrad.debate.errors import EngineError, Halted, UserError
 from peergrad.debate.sampler import Answer, all_of
 from peergrad.debate.types import Ask, Reply
-from peergrad.engines.openai.dialect import Dialect
-from peergrad.engines.openai.faults import Again, Complained, Complaint, Refused, judged
-from peergrad.engines.openai.hearing import Deaf, Hear, Hearing
-from peergrad.engines.openai.replies import Said, cut, open_section, reply
-from peergrad.engines.openai.rules import OPENAI, ApiRules, address, key
-from peergrad.engines.openai.slots import Slots
+from peergrad.engines.base import OnText
+from peergrad.engines.config import ApiConfig, EngineConfig
+from peergrad.engines.openai.address import OPENAI, address, key
+from peergrad.engines.openai.completions import Completion, cut, open_section, reply
+from peergrad.engines.openai.concurrency import ConcurrencyLimit
+from peergrad.engines.openai.errors import ErrorResponse, RejectedRequest, RetryableError, error_for
+from peergrad.engines.openai.requests import ServerFields
+from peergrad.engines.openai.streaming import ListenerError, ReplyStream
 from peergrad.engines.shared.addresses import host
 from peergrad.engines.shared.meter import Meter
 from peergrad.engines.shared.secrets import Secrets
 
 _PATH = "/chat/completions"
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
-_KNOCKS = 3  # how often a server that has never answered is tried
+_FIRST_ATTEMPTS = 3  # with a server that has never answered
 
 
 class Api:
-    """Answers asks by requests to a server, so many at a time, each ask by itself: a slow one holds up its own debate only.
+    """A sampler that answers asks by requests to a server, each by itself: a slow one holds up its own debate only.
 
-    Give it to ``play_all`` as it is, without a ``Batcher``. It belongs to one event loop. ``hear`` is told of replies as
-    they come in; what is spent is in ``meter``, which several engines may share.
+    Give it to ``play_all`` as it is, without a ``Batcher``. It belongs to one event loop. ``on_text`` is told of replies as
+    they come in; what is spent is in ``meter``, which several engines may share. ``tokens`` keeps token ids and
+    log-probabilities: the server must give those of the distribution it samples from (docs/reference/openai.md).
 
-    Example: ``async with Api(ApiRules(model="gpt-x")) as api: await play_all(Parallel(), questions, api)``
+    Example: ``async with Api(EngineConfig(model="gpt-x")) as api: await play_all(Parallel(), questions, api)``
     """
 
     def __init__(
         self,
-        rules: ApiRules,
+        engine: EngineConfig,
+        config: ApiConfig | None = None,
         *,
+        seed: int = 0,
+        tokens: bool = False,
         meter: Meter | None = None,
-        hear: Hear | None = None,
+        on_text: OnText | None = None,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        self.rules = rules
+        self.config = config = config or ApiConfig()
         self.meter = meter or Meter()
-        if self.meter.in_money and not (rules.price_in or rules.price_out):
+        if not engine.model.strip():
+            raise UserError("model: is empty; give the name the server knows it by")
+        if self.meter.in_money and not (config.price_in or config.price_out):
             raise UserError("budget_usd: needs to know what tokens cost; give price_in and price_out")
-        url, secret = address(rules, environ), key(rules, environ)
-        self.server = f"{rules.model} at {host(url)}"
+        url = address(engine.base_url, environ)
+        secret = key(config.key_env, url, environ)
+        self.server = f"{engine.model} at {host(url)}"
+        self._model, self._deadline_s, self._seed, self._tokens = engine.model, engine.deadline_s, seed, tokens
         headers = environ.get("OPENAI_CUSTOM_HEADERS", "")
         self._secrets = Secrets([secret or "", *(line.partition(":")[2].strip() for line in headers.split("\n"))])
         self._secrets.guard_logs()
-        self._client = _client(rules, url, secret)
-        self._slots = Slots(rules.max_concurrent)
-        self._hear = hear
-        self._dialect = Dialect()
+        self._client = _client(config, url, secret)
+        self._limit = ConcurrencyLimit(config.max_concurrent)
+        self._on_text = on_text
+        self._fields = ServerFields()
         self._keeps_stop = False  # whether the server was seen to leave a stop text in a reply
         self._answered = False
         self._counts = False  # whether the server was seen to count tokens
@@ -76,17 +87,25 @@ class Api:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
         await self._client.close()
         self._secrets.leave_logs()
+
+    async def sampler_with(self, checkpoint: Path | None) -> Api:
+        """Itself: a server has no checkpoints of ours."""
+        assert checkpoint is None
+        return self
 
     async def sample(self, asks: Sequence[Ask]) -> Sequence[Answer]:
         return await all_of([self._answer(ask) for ask in asks])
 
     async def _answer(self, ask: Ask) -> Answer:
-        async with self._slots.held(ask.seen):
+        async with self._limit.slot(ask.seen):
             try:
                 return await self._ask(ask)
-            except Deaf as error:  # the listener's own fault
+            except ListenerError as error:
                 raise error.cause from None
             except UserError as error:
                 raise UserError(self._secrets.exact(str(error))) from None
@@ -98,182 +117,184 @@ class Api:
                 return EngineError(f"{self.server}: {type(error).__name__}: {self._secrets.quoted(str(error))}")
 
     async def _ask(self, ask: Ask) -> Reply:
-        """Ask until it is answered in a way that can be read for certain, learning what the server takes."""
-        until = time.monotonic() + self.rules.deadline_s
-        hearing = Hearing(ask, self._hear, self._secrets) if self._hear else None
+        """Send requests until one is answered in a way that can be read for certain, learning what the server takes."""
+        until = time.monotonic() + self._deadline_s
+        stream = ReplyStream(ask, self._on_text, self._secrets) if self._on_text else None
+        sends = {"temperature": self.config.send_temperature, "tokens": self._tokens, "stream": stream is not None}
         while True:
             if why := self._halted or self.meter.halted:
                 raise Halted(why)
-            dialect = self._dialect
-            body = dialect.request(ask, self.rules, stream=hearing is not None)
+            fields = self._fields
+            body = fields.request(ask, self._model, self._seed, **sends)
             try:
-                said = await self._insist(body, hearing, until)
-            except Refused as error:
-                self._learn(error, dialect, body)
+                completion = await self._retry(body, stream, until)
+            except RejectedRequest as error:
+                self._learn(error, fields, body)
                 continue
-            self._count(said)
-            found = self._read(ask, said, dialect)
-            if found is None:
-                self._dialect = replace(self._dialect, stop=False)
+            self._count(completion)
+            answer = self._read(ask, completion, fields)
+            if answer is None:
+                self._fields = replace(self._fields, stop=False)
                 continue
-            if hearing:
-                hearing.over(found.text)
-            return found
+            if stream:
+                stream.finish(answer.text)
+            return answer
 
-    def _learn(self, error: Refused, dialect: Dialect, body: Mapping[str, Any]) -> None:
-        other = dialect.without(body, error)
+    def _learn(self, error: RejectedRequest, fields: ServerFields, body: Mapping[str, Any]) -> None:
+        other = fields.without_rejected(body, error)
         if other is not None:
-            self._dialect = self._dialect.both(other)
+            self._fields = self._fields.both(other)
         elif self._answered:  # others were answered: it is this request
             raise EngineError(f"{self.server} refuses this request ({error})")
         else:
             raise UserError(f"{self.server} refuses the first request ({error}); correct the settings")
 
-    def _count(self, said: Said) -> None:
+    def _count(self, completion: Completion) -> None:
         self._answered = True
-        self._counts |= said.usage is not None
-        self.meter.add(said.usage, self.rules.price_in, self.rules.price_out)
-        if said.usage is None and self.meter.limited:
+        self._counts |= completion.usage is not None
+        self.meter.add(completion.usage, self.config.price_in, self.config.price_out)
+        if completion.usage is None and self.meter.limited:
             why = f"budget: {self.server} does not say how many tokens it used, so no budget can be kept to"
             raise EngineError(why) if self._counts else UserError(why)
 
-    def _read(self, ask: Ask, said: Said, dialect: Dialect) -> Reply | None:
+    def _read(self, ask: Ask, completion: Completion, fields: ServerFields) -> Reply | None:
         """The reply with its stop text (SPEC 3.11); ``None`` if the server may have cut one off, and is to be sent none."""
-        text = self._secrets.hide(said.text)
-        tokens = self.rules.tokens
+        text = self._secrets.hide(completion.text)
+        tokens = self._tokens
         if (until_stop := cut(text, ask.stop)) is not None:
-            self._keeps_stop |= dialect.stop
-            return reply(said, ask, until_stop, truncated=False, tokens=tokens)
-        if not dialect.stop or not ask.stop or said.finish not in ("stop", None):
-            return reply(said, ask, text, truncated=said.finish == "length", tokens=tokens)
-        if said.stopped_by in ask.stop:
-            if not text and said.reasoned:  # it stopped in the middle of its reasoning, which is no reply
+            self._keeps_stop |= fields.stop
+            return reply(completion, ask, until_stop, truncated=False, tokens=tokens)
+        if not fields.stop or not ask.stop or completion.finish not in ("stop", None):
+            return reply(completion, ask, text, truncated=completion.finish == "length", tokens=tokens)
+        if completion.stop_text in ask.stop:
+            if not text and completion.reasoned:  # it stopped in the middle of its reasoning, which is no reply
                 return None
-            return reply(said, ask, text + said.stopped_by, truncated=False, tokens=tokens)
-        if said.says_stop or self._keeps_stop:  # then the model ended without it
-            return reply(said, ask, text, truncated=False, tokens=tokens)
-        if self.rules.stops == "exact":
+            return reply(completion, ask, text + completion.stop_text, truncated=False, tokens=tokens)
+        if completion.names_stop or self._keeps_stop:  # then the model ended without it
+            return reply(completion, ask, text, truncated=False, tokens=tokens)
+        if self.config.stops == "exact":
             return None
         closing = next((stop for stop in ask.stop if open_section(text, stop)), "")
-        return reply(said, ask, text + closing, truncated=False, tokens=tokens)
+        return reply(completion, ask, text + closing, truncated=False, tokens=tokens)
 
-    async def _insist(self, body: Mapping[str, Any], hearing: Hearing | None, until: float) -> Said:
+    async def _retry(self, body: Mapping[str, Any], stream: ReplyStream | None, until: float) -> Completion:
         """Send a request, and again while that may help. That a server is busy is no failure: only the deadline ends it."""
         busy = failed = 0
+        most = self.config.retries + 1
 
         def wait(state: RetryCallState) -> float:
             nonlocal busy, failed
-            error = _again(state)
+            error = _error(state)
             busy, failed = busy + error.busy, failed + (not error.busy)
-            return _wait(error.after_s, busy if error.busy else failed)
+            return _wait(error.retry_after_s, busy if error.busy else failed)
 
-        def enough(state: RetryCallState) -> bool:
-            stranger = _again(state).strange and not self._answered
-            tries = min(self.rules.retries + 1, _KNOCKS if stranger else self.rules.retries + 1)
-            return failed >= tries or time.monotonic() + state.upcoming_sleep >= until
+        def stop(state: RetryCallState) -> bool:
+            attempts = min(most, _FIRST_ATTEMPTS) if _error(state).wrong_server and not self._answered else most
+            return failed >= attempts or time.monotonic() + state.upcoming_sleep >= until
 
-        retrying = AsyncRetrying(retry=retry_if_exception_type(Again), wait=wait, stop=enough, reraise=True)
+        retrying = AsyncRetrying(retry=retry_if_exception_type(RetryableError), wait=wait, stop=stop, reraise=True)
         try:
-            return await retrying(self._paced, body, hearing, until)
-        except Again as error:
-            if error.strange and not self._answered:
+            return await retrying(self._attempt, body, stream, until)
+        except RetryableError as error:
+            if error.wrong_server and not self._answered:
                 raise UserError(f"base_url: {error}; start the server, or correct the address") from None
-            asks = f"; it asks to wait {error.after_s:g} s" if error.after_s else ""
+            asks = f"; it asks to wait {error.retry_after_s:g} s" if error.retry_after_s else ""
             raise EngineError(f"{error}{asks}; given up after {retrying.statistics['attempt_number']} attempts") from None
 
-    async def _paced(self, body: Mapping[str, Any], hearing: Hearing | None, until: float) -> Said:
+    async def _attempt(self, body: Mapping[str, Any], stream: ReplyStream | None, until: float) -> Completion:
         """One attempt, by which the number of requests at a time settles at what the server bears."""
         begun = asyncio.get_running_loop().time()
         try:
-            said = await self._once(body, hearing, until)
-        except Again as error:
+            completion = await self._send(body, stream, until)
+        except RetryableError as error:
             if error.busy:
-                self._slots.fewer(begun)
+                self._limit.lower_limit(begun)
             raise
-        self._slots.more()
-        return said
+        self._limit.raise_limit()
+        return completion
 
-    async def _once(self, body: Mapping[str, Any], hearing: Hearing | None, until: float) -> Said:
-        seconds = max(0.0, min(self.rules.timeout_s, until - time.monotonic()))
+    async def _send(self, body: Mapping[str, Any], stream: ReplyStream | None, until: float) -> Completion:
+        seconds = max(0.0, min(self.config.timeout_s, until - time.monotonic()))
         quoted = self._secrets.quoted
-        if hearing:
-            hearing.again()
+        if stream:
+            stream.restart()
         try:
             async with asyncio.timeout(seconds):  # over all of it: a time-out per read lets a body drip for ever
-                return await (self._streamed(body, hearing) if hearing else self._whole(body))
+                return await (self._streamed(body, stream) if stream else self._whole(body))
         except TimeoutError:
-            raise Again(f"{self.server} gave no whole answer within {seconds:g} s") from None
+            raise RetryableError(f"{self.server} gave no whole answer within {seconds:g} s") from None
         except openai.APIStatusError as error:
-            raise self._judged(Complaint(error.status_code, error.body, error.response.headers)) from None
+            raise self._error_for(ErrorResponse(error.status_code, error.body, error.response.headers)) from None
         except openai.APIConnectionError as error:
             cause = error.__cause__ or error
             why = f"{type(cause).__name__}: {quoted(str(cause))}"
-            strange = isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProtocolError)
-            raise Again(f"{self.server} can't be reached ({why}){self._hint(cause)}", strange=strange) from None
+            wrong = isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProtocolError)
+            message = f"{self.server} can't be reached ({why}){self._hint(cause)}"
+            raise RetryableError(message, wrong_server=wrong) from None
         except openai.APIError as error:  # within a stream
-            raise self._judged(Complaint.instead(error.body)) from None
-        except Complained as error:
-            raise self._judged(error.complaint) from None
+            raise self._error_for(ErrorResponse.within(error.body)) from None
+        except ErrorResponse as error:
+            raise self._error_for(error) from None
         except (httpx2.HTTPError, httpx2.StreamError, ValueError, RecursionError) as error:  # no JSON, cut off, not UTF-8
-            raise Again(f"{self.server} sent a broken answer ({type(error).__name__})", strange=True) from None
-        except Again as error:
-            raise Again(f"{self.server}: {quoted(str(error))}", strange=error.strange) from None
+            raise RetryableError(f"{self.server} sent a broken answer ({type(error).__name__})", wrong_server=True) from None
+        except RetryableError as error:
+            raise RetryableError(f"{self.server}: {quoted(str(error))}", wrong_server=error.wrong_server) from None
 
-    def _judged(self, complaint: Complaint) -> Exception:
-        return judged(complaint, self.server, self.rules.key_env, self._secrets.quoted, answered=self._answered)
+    def _error_for(self, response: ErrorResponse) -> Exception:
+        return error_for(response, self.server, self.config.key_env, self._secrets.quoted, answered=self._answered)
 
     def _hint(self, cause: BaseException) -> str:
         """Each of http and https, said to a server of the other, fails in its own way."""
         likely = isinstance(cause, httpx2.ConnectTimeout | httpx2.ProtocolError) or "SSL" in str(cause).upper()
         return f"; is it {self._client.base_url.scheme} that this server speaks?" if likely and not self._answered else ""
 
-    async def _whole(self, body: Mapping[str, Any]) -> Said:
-        return _said(await self._client.post(_PATH, cast_to=httpx2.Response, body=body))
+    async def _whole(self, body: Mapping[str, Any]) -> Completion:
+        return _completion(await self._client.post(_PATH, cast_to=httpx2.Response, body=body))
 
-    async def _streamed(self, body: Mapping[str, Any], hearing: Hearing) -> Said:
-        said = Said()
+    async def _streamed(self, body: Mapping[str, Any], stream: ReplyStream) -> Completion:
+        completion = Completion()
         pieces = openai.AsyncStream[object]
-        async with await self._client.post(_PATH, cast_to=object, body=body, stream=True, stream_cls=pieces) as stream:
-            if re.search("json|html", stream.response.headers.get("content-type", "")):  # a server that does not stream
-                await stream.response.aread()
-                return _said(stream.response)
-            async for piece in stream:
-                hearing.more(said.add(piece))
-        return said.checked(stream=True)
+        async with await self._client.post(_PATH, cast_to=object, body=body, stream=True, stream_cls=pieces) as events:
+            if re.search("json|html", events.response.headers.get("content-type", "")):  # a server that does not stream
+                await events.response.aread()
+                return _completion(events.response)
+            async for event in events:
+                stream.add(completion.add(event))
+        return completion.whole(stream=True)
 
 
-def _said(response: httpx2.Response) -> Said:
-    said = Said()
+def _completion(response: httpx2.Response) -> Completion:
+    completion = Completion()
     try:
-        said.add(json.loads(response.content))
-        return said.checked(stream=False)
+        completion.add(json.loads(response.content))
+        return completion.whole(stream=False)
     except (ValueError, RecursionError):
         why = "no answer in JSON"
-    except Again as error:
-        if not error.strange:
+    except RetryableError as error:
+        if not error.wrong_server:
             raise
         why = str(error)
     kind = response.headers.get("content-type", "no content-type")
-    words = response.content[:20_000].decode("utf-8", "replace")
-    raise Again(f"{why}, but {kind}: {words}" if words else f"{why}, but nothing", strange=True)
+    text = response.content[:20_000].decode("utf-8", "replace")
+    raise RetryableError(f"{why}, but {kind}: {text}" if text else f"{why}, but nothing", wrong_server=True)
 
 
-def _again(state: RetryCallState) -> Again:
+def _error(state: RetryCallState) -> RetryableError:
     error = state.outcome.exception() if state.outcome else None
-    assert isinstance(error, Again)
+    assert isinstance(error, RetryableError)
     return error
 
 
-def _wait(after_s: float | None, times: int) -> float:
+def _wait(retry_after_s: float | None, times: int) -> float:
     """How long until the next attempt: twice as long each time, no less than the server says, never all at one moment."""
     longer = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** min(times - 1, 10)) * random.uniform(0.5, 1)
-    return max(longer, (after_s or 0.0) * random.uniform(1, 1.1))
+    return max(longer, (retry_after_s or 0.0) * random.uniform(1, 1.1))
 
 
-def _client(rules: ApiRules, url: str, secret: str | None) -> openai.AsyncOpenAI:
+def _client(config: ApiConfig, url: str, secret: str | None) -> openai.AsyncOpenAI:
     """The official client, without what it would do by itself: retry, follow redirections, send other keys it finds."""
-    limits = httpx2.Limits(max_connections=rules.max_concurrent, max_keepalive_connections=rules.max_concurrent)
-    timeout = httpx2.Timeout(rules.timeout_s, connect=min(10.0, rules.timeout_s))
+    limits = httpx2.Limits(max_connections=config.max_concurrent, max_keepalive_connections=config.max_concurrent)
+    timeout = httpx2.Timeout(config.timeout_s, connect=min(10.0, config.timeout_s))
     try:
         transport = openai.DefaultAsyncHttpxClient(follow_redirects=False, limits=limits, timeout=timeout)
     except (ImportError, ValueError):  # the proxies' addresses may hold passwords

@@ -21,10 +21,11 @@ import tinker
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
 from peergrad.debate.types import Ask, Floats, Tokens
-from peergrad.engines.shared.chat import Chat, load_chat
-from peergrad.engines.tinker.faults import Unknown
-from peergrad.engines.tinker.line import Line
-from peergrad.engines.tinker.rules import CHECKPOINT, TinkerRules, address, key
+from peergrad.engines.config import EngineConfig, UpdateConfig
+from peergrad.engines.shared.chat import load_chat
+from peergrad.engines.tinker.address import CHECKPOINT, address, check_settings, key
+from peergrad.engines.tinker.connection import Connection
+from peergrad.engines.tinker.errors import NotFound
 from peergrad.engines.tinker.sampler import TinkerSampler
 from peergrad.learn import losses
 from peergrad.learn.datums import Datum
@@ -40,41 +41,52 @@ _CONTEXT = 32768  # where neither a service nor the model says
 class Tinker:
     """A ``Trainer``: LoRA on a base model of the service. What it learns from must have been sampled at temperature 1."""
 
-    def __init__(self, rules: TinkerRules, say: Callable[[str], None] = lambda _: None) -> None:
-        url = address(rules.base_url)
+    def __init__(
+        self,
+        engine: EngineConfig,
+        update: UpdateConfig | None = None,
+        *,
+        seed: int = 0,
+        say: Callable[[str], None] = lambda _: None,
+        tokenizer_of: Callable[[str], str] = str,
+    ) -> None:
+        """``tokenizer_of`` gives the folder or hub id of a model's tokenizer."""
+        self._model, self._update, self._seed = engine.model, update or UpdateConfig(), seed
+        check_settings(engine, self._update)
+        url = address(engine.base_url)
         secret = key(url)
-        self._rules, self._line = rules, Line(url, secret, rules.deadline_s)
-        self._line.get("healthz")
-        length = _context(self._line, rules.model)
-        say(f"getting the tokenizer of {rules.model}")
-        self.chat = _chat(rules.model)
-        self.context = length or _own_context(rules.model)
+        self._connection = Connection(url, secret, engine.deadline_s)
+        self._connection.get("healthz")
+        length = _context(self._connection, engine.model)
+        say(f"getting the tokenizer of {engine.model}")
+        tokenizer = tokenizer_of(engine.model)
+        self.chat = load_chat(tokenizer)
+        self.context = length or _own_context(tokenizer)
         os.environ.setdefault("TINKER_TELEMETRY", "0")  # on by default; nobody asked for it here
         self._service = tinker.ServiceClient(base_url=url, api_key=secret)
         self._client: tinker.TrainingClient | None = None
-        self._kept: set[str] = set()
+        self._saved: set[str] = set()
 
     async def sampler(self) -> TinkerSampler:
         client = await self._training()
         # The client's own coroutine for this blocks whatever else the event loop has to do.
-        made = await self._line.in_thread("a sampler", client.save_weights_and_get_sampling_client)
-        return self._sample_with(made)
+        return self._sample_with(await self._connection.in_thread("a sampler", client.save_weights_and_get_sampling_client))
 
-    async def adapted(self, folder: Path | None) -> TinkerSampler:
-        """The model with the weights of a checkpoint, or without any; what this engine trains is not touched."""
-        if folder is None:
+    async def sampler_with(self, checkpoint: Path | None) -> TinkerSampler:
+        """A sampler of the model with a checkpoint's weights, or as it is; what this engine trains is not touched."""
+        if checkpoint is None:
             # In a thread, for it may begin the session, and the client does that where it is called.
             return self._sample_with(
-                await self._line.in_thread(
+                await self._connection.in_thread(
                     "a sampler of the base model",
-                    lambda: self._service.create_sampling_client(base_model=self._rules.model),
+                    lambda: self._service.create_sampling_client(base_model=self._model),
                 )
             )
-        client = await self._restored(folder, self._service.create_training_client_from_state)
-        return self._sample_with(await self._line.in_thread("a sampler", client.save_weights_and_get_sampling_client))
+        client = await self._restored(checkpoint, self._service.create_training_client_from_state)
+        return self._sample_with(await self._connection.in_thread("a sampler", client.save_weights_and_get_sampling_client))
 
     def _sample_with(self, client: tinker.SamplingClient) -> TinkerSampler:
-        return TinkerSampler(client, self.chat, self._line, context=self.context, seed=self._rules.seed)
+        return TinkerSampler(client, self.chat, self._connection, context=self.context, seed=self._seed)
 
     async def step(self, data: Sequence[Datum], loss: LossName, lr: float) -> StepStats:
         if any((datum.temperatures_T != 1).any() for datum in data):
@@ -82,12 +94,14 @@ class Tinker:
                 "temperature: the service evaluates a policy at 1 alone, and these debates were sampled at another"
             )
         client = await self._training()
-        adam = tinker.AdamParams(learning_rate=lr, beta1=0.9, beta2=0.95, eps=1e-8, grad_clip_norm=self._rules.max_grad_norm)
+        adam = tinker.AdamParams(
+            learning_rate=lr, beta1=0.9, beta2=0.95, eps=1e-8, grad_clip_norm=self._update.max_grad_norm
+        )
         # Both are sent before either is awaited, and so are all parts of a large batch: the service never idles.
-        computed = await client.forward_backward_async([_sent(d, loss) for d in data], loss, _bounds(loss))
-        applied = await client.optim_step_async(adam)
-        made, done = await self._line.wait("the update", _both(computed.result_async(), applied.result_async()))
-        return _stats(data, loss, made, done.metrics or {})
+        computing = await client.forward_backward_async([_payload(d, loss) for d in data], loss, _bounds(loss))
+        applying = await client.optim_step_async(adam)
+        forward, update = await self._connection.wait("the update", _both(computing.result_async(), applying.result_async()))
+        return _stats(data, loss, forward, update.metrics or {})
 
     def tokens(self, ask: Ask, text: str) -> Tokens:
         return self.chat.tokens(ask.messages, text, 1.0)
@@ -96,19 +110,19 @@ class Tinker:
         """The service keeps the weights and the optimizer's state; here is written where."""
         client = await self._training()
         name = f"{path.name.strip('.').removesuffix('.part')}-{secrets.token_hex(4)}"
-        kept = await self._line.wait("the checkpoint", (await client.save_state_async(name)).result_async())
-        note = json.dumps({"path": kept.path, "model": self._rules.model}, indent=2)
+        state = await self._connection.wait("the checkpoint", (await client.save_state_async(name)).result_async())
+        note = json.dumps({"path": state.path, "model": self._model}, indent=2)
         await asyncio.to_thread(_write, path, note)
-        self._kept.add(kept.path)
+        self._saved.add(state.path)
 
     def forget(self, path: Path) -> None:
         """The service lets go of a checkpoint that this object had it keep. Others may be needed by a copy of the run."""
         with contextlib.suppress(UserError):
             state = _state(path)
-            if state in self._kept:
-                self._kept.remove(state)
+            if state in self._saved:
+                self._saved.remove(state)
                 run, _, name = state.removeprefix("tinker://").partition("/")
-                self._line.delete(f"training_runs/{run}/checkpoints/{name}")
+                self._connection.delete(f"training_runs/{run}/checkpoints/{name}")
 
     async def load(self, path: Path) -> None:
         self._client = await self._restored(path, self._service.create_training_client_from_state_with_optimizer)
@@ -117,24 +131,23 @@ class Tinker:
         """A policy made from a checkpoint."""
         state = _state(folder)
         try:
-            return await self._line.in_thread(f"the checkpoint {state}", lambda: create(state))
-        except Unknown:
+            return await self._connection.in_thread(f"the checkpoint {state}", lambda: create(state))
+        except NotFound:
             raise UserError(
-                f"{folder}: {self._line.host} does not have its weights ({state}); give the address of the service that has "
-                "them (base_url), or remove that folder to go on from the checkpoint before it"
+                f"{folder}: {self._connection.host} does not have its weights ({state}); give the address of the service "
+                "that has them (base_url), or remove that folder to go on from the checkpoint before it"
             ) from None
 
     async def close(self, *, failed: bool = False) -> None:
         """The service need keep nothing in memory any more."""
-        await self._line.close(lambda: self._service.close("errored" if failed else "success").result())
+        await self._connection.close(lambda: self._service.close("errored" if failed else "success").result())
 
     async def _training(self) -> tinker.TrainingClient:
         """The policy on the service, made when it is first needed: a run that goes on loads another."""
         if self._client is None:
-            rules = self._rules
-            self._client = await self._line.in_thread(
-                f"a new policy on {rules.model}",
-                lambda: self._service.create_lora_training_client(rules.model, rank=rules.rank, seed=rules.seed),
+            self._client = await self._connection.in_thread(
+                f"a new policy on {self._model}",
+                lambda: self._service.create_lora_training_client(self._model, rank=self._update.rank, seed=self._seed),
             )
         return self._client
 
@@ -151,38 +164,27 @@ async def _both(first: Awaitable[A], second: Awaitable[B]) -> tuple[A, B]:
         await asyncio.gather(one, other, return_exceptions=True)
 
 
-def _context(line: Line, model: str) -> int | None:
+def _context(connection: Connection, model: str) -> int | None:
     """The longest sequence the service takes of this model, which it must have, if it says."""
-    offered = line.get("get_server_capabilities").get("supported_models")
+    offered = connection.get("get_server_capabilities").get("supported_models")
     listed: list[Any] = offered if isinstance(offered, list) else []
     known = {str(one.get("model_name")): one for one in listed if isinstance(one, dict)}
     if model not in known:
         some = visible(", ".join(sorted(known)[:20]))
-        raise UserError(f"model: {line.host} has no {model!r}; it has {some or 'none'}")
+        raise UserError(f"model: {connection.host} has no {model!r}; it has {some or 'none'}")
     length = known[model].get("max_context_length")
     return length if isinstance(length, int) and length > 0 else None
 
 
-def _own_context(model: str) -> int:
+def _own_context(folder: str) -> int:
     """The longest sequence by the model's own config."""
     from transformers import AutoConfig
 
     try:
-        length = AutoConfig.from_pretrained(_found(model)).get_text_config().max_position_embeddings
+        length = AutoConfig.from_pretrained(folder).get_text_config().max_position_embeddings
     except Exception:  # a model with none, one this transformers does not know, …: each raises in its own way
         return _CONTEXT
     return length if isinstance(length, int) and length > 0 else _CONTEXT
-
-
-def _chat(model: str) -> Chat:
-    """The tokenizer of the model, without its weights."""
-    return load_chat(_found(model))
-
-
-def _found(model: str) -> str:
-    from peergrad.engines.local.fetch.models import MODELS, resolve
-
-    return str(resolve(model)) if model in MODELS or model.endswith(".gguf") else model
 
 
 def _write(folder: Path, note: str) -> None:
@@ -200,7 +202,7 @@ def _state(folder: Path) -> str:
     return path
 
 
-def _sent(datum: Datum, loss: LossName) -> tinker.Datum:
+def _payload(datum: Datum, loss: LossName) -> tinker.Datum:
     """A datum as the service takes it. There is no mask: what was not sampled has advantage 0."""
     columns: dict[str, Floats] = {"advantages": datum.advantages_T * datum.mask_T, "logprobs": datum.logprobs_T}
     if loss == "cross_entropy":
@@ -223,16 +225,16 @@ def _tensor(column: np.ndarray, dtype: str) -> tinker.TensorData:
 
 
 def _stats(
-    data: Sequence[Datum], loss: LossName, made: tinker.ForwardBackwardOutput, applied: dict[str, float]
+    data: Sequence[Datum], loss: LossName, forward: tinker.ForwardBackwardOutput, applied: dict[str, float]
 ) -> StepStats:
     """What the update did. The loss is computed here, from the service's log-probabilities: not all services report it."""
-    found = [np.asarray(one["logprobs"].tolist(), np.float32) for one in made.loss_fn_outputs if "logprobs" in one]
-    if [len(one) for one in found] != list(map(len, data)):
+    logprobs = [np.asarray(one["logprobs"].tolist(), np.float32) for one in forward.loss_fn_outputs if "logprobs" in one]
+    if [len(one) for one in logprobs] != list(map(len, data)):
         raise EngineError("the service gave no log-probabilities for what was trained on; it may not be the right version")
     new, old, advantages, mask = (
         np.concatenate(column)
         for column in (
-            found,
+            logprobs,
             [d.logprobs_T for d in data],
             [d.advantages_T for d in data],
             [d.mask_T for d in data],

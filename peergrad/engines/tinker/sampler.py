@@ -11,14 +11,17 @@ from peergrad.debate.sampler import Answer, all_of
 from peergrad.debate.types import Ask, Reply, Tokens
 from peergrad.engines.shared.chat import Chat
 from peergrad.engines.shared.seeds import seed_of
-from peergrad.engines.tinker.line import Line
+from peergrad.engines.tinker.connection import Connection
 
 
 class TinkerSampler:
     """Answers with the weights as they were when it was made. The service samples its asks side by side."""
 
-    def __init__(self, client: tinker.SamplingClient, chat: Chat, line: Line, *, context: int, seed: int) -> None:
-        self._client, self._chat, self._line, self._context, self._seed = client, chat, line, context, seed
+    def __init__(
+        self, client: tinker.SamplingClient, chat: Chat, connection: Connection, *, context: int, seed: int
+    ) -> None:
+        self._client, self._chat, self._connection = client, chat, connection
+        self._context, self._seed = context, seed
         # Stops are all texts or all tokens, never both: the ends of a turn are given as the texts they stand for.
         self._ends = tuple(text for id in sorted(chat.ends) if (text := chat.piece(id).decode("utf-8", "ignore")))
 
@@ -39,14 +42,14 @@ class TinkerSampler:
         )
         prompt = tinker.ModelInput.from_ints(prompt_T.tolist())
         try:
-            made = await self._line.wait("a reply", self._client.sample_async(prompt, 1, params))
+            response = await self._connection.wait("a reply", self._client.sample_async(prompt, 1, params))
         except EngineError as error:
             return error
-        return _reply(made, prompt_T.tolist(), ask, self._chat)
+        return _reply(response, prompt_T.tolist(), ask, self._chat)
 
 
-def _reply(made: tinker.SampleResponse, prompt: list[int], ask: Ask, chat: Chat) -> Answer:
-    sequence = made.sequences[0] if made.sequences else None
+def _reply(response: tinker.SampleResponse, prompt: list[int], ask: Ask, chat: Chat) -> Answer:
+    sequence = response.sequences[0] if response.sequences else None
     ids, logprobs = (list(sequence.tokens), sequence.logprobs) if sequence else ([], None)
     if not sequence or not ids or logprobs is None or len(logprobs) != len(ids):
         return EngineError("the service gave a reply without tokens, or without their log-probabilities")

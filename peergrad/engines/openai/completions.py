@@ -8,30 +8,30 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from peergrad.debate.types import Ask, Reply, Tokens, Usage, only_text
-from peergrad.engines.base import decode
-from peergrad.engines.openai.faults import Again, Complained, Complaint
+from peergrad.engines.openai.errors import ErrorResponse, RetryableError
+from peergrad.engines.shared.decode import decode
 
 _BROKEN = ("error", "abort")  # finish reasons of a server that gave up
 
 
 @dataclass
-class Said:
+class Completion:
     """What came of one request, gathered from its body or from the pieces of a stream."""
 
     content: list[str] = field(default_factory=list)
     refusal: list[str] = field(default_factory=list)
     answered: bool = False
     finish: str | None = None
-    stopped_by: str | None = None
+    stop_text: str | None = None
     """The stop text that ended it, from servers that say so: vLLM and SGLang."""
-    says_stop: bool = False
+    names_stop: bool = False
     """Whether the server would say so."""
     reasoned: bool = False
     """Whether reasoning was given apart."""
     usage: Usage | None = None
     prompt: list[int] | None = None
     ids: list[int] = field(default_factory=list)
-    drawn: list[tuple[float, bytes]] = field(default_factory=list)
+    sampled: list[tuple[float, bytes]] = field(default_factory=list)
     """Log-probability and bytes of each token."""
 
     @property
@@ -40,10 +40,10 @@ class Said:
         return "".join(self.content) or "".join(self.refusal)
 
     def add(self, body: object) -> str:
-        """Take in a body, or the next piece of a stream, and give the words it adds. Raises ``Again`` if it is broken."""
+        """Take in a body, or the next piece of a stream, and give the text it adds. Raises ``RetryableError`` if broken."""
         top = _object(body, "the body")
         if (error := top.get("error")) and isinstance(error, Mapping | str):
-            raise Complained(Complaint.instead(cast("object", error)))
+            raise ErrorResponse.within(cast("object", error))
         self.usage = _usage(top.get("usage")) or self.usage
         self.prompt = _ids(top.get("prompt_token_ids")) or self.prompt
         for choice in _list(top.get("choices")):
@@ -58,11 +58,11 @@ class Said:
             self.finish = finish
         for name in ("stop_reason", "matched_stop"):
             if name in choice:  # null, a token's id or a stop text; other servers say other things by the same name
-                self.says_stop = choice[name] is None or type(choice[name]) is int
-                self.stopped_by = choice[name] if isinstance(choice[name], str) else None
+                self.names_stop = choice[name] is None or type(choice[name]) is int
+                self.stop_text = choice[name] if isinstance(choice[name], str) else None
         self.prompt = _ids(choice.get("prompt_token_ids")) or self.prompt
         self.ids += _ids(choice.get("token_ids")) or []
-        self.drawn += _drawn(choice.get("logprobs"))
+        self.sampled += _sampled(choice.get("logprobs"))
         message = choice.get("message") or choice.get("delta")
         if not isinstance(message, Mapping):
             return ""
@@ -73,20 +73,20 @@ class Said:
         self.refusal += [refusal] if refusal else []
         return content if self.content else refusal
 
-    def checked(self, *, stream: bool) -> Said:
-        """Itself, if it is a whole answer; else ``Again`` is raised."""
+    def whole(self, *, stream: bool) -> Completion:
+        """Itself, if it is a whole answer; else ``RetryableError`` is raised."""
         if not self.answered:
-            raise Again("an answer without choices", strange=True)
+            raise RetryableError("an answer without choices", wrong_server=True)
         if self.finish in _BROKEN:
-            raise Again(f"the server gave up (finish_reason {self.finish})")
+            raise RetryableError(f"the server gave up (finish_reason {self.finish})")
         if stream and self.finish is None:
-            raise Again("the stream ended before the answer did")
+            raise RetryableError("the stream ended before the answer did")
         return self
 
 
-def reply(said: Said, ask: Ask, text: str, *, truncated: bool, tokens: bool) -> Reply:
+def reply(completion: Completion, ask: Ask, text: str, *, truncated: bool, tokens: bool) -> Reply:
     """The reply, with its tokens if all that training needs is there and belongs to this very text."""
-    return Reply(text, truncated, _tokens(said, ask, only_text(text)) if tokens else None, said.usage)
+    return Reply(text, truncated, _tokens(completion, ask, only_text(text)) if tokens else None, completion.usage)
 
 
 def cut(text: str, stops: Sequence[str], start: int = 0) -> str | None:
@@ -100,14 +100,16 @@ def open_section(text: str, stop: str) -> bool:
     return stop.startswith("</") and text.rfind(f"<{stop[2:]}") > text.rfind(stop)
 
 
-def _tokens(said: Said, ask: Ask, text: str) -> Tokens | None:
-    if not said.prompt or not said.ids or len(said.ids) != len(said.drawn):
+def _tokens(completion: Completion, ask: Ask, text: str) -> Tokens | None:
+    if not completion.prompt or not completion.ids or len(completion.ids) != len(completion.sampled):
         return None
-    spelt, starts = decode([piece for _, piece in said.drawn])
+    spelt, starts = decode([piece for _, piece in completion.sampled])
     # What the last token says beyond the text (an end of turn, the rest after a stop text) is not part of the reply.
     if not spelt.startswith(text) or starts[-1] > len(text.encode()):
         return None
-    return Tokens.of(said.prompt, said.ids, [logprob for logprob, _ in said.drawn], starts, ask.temperature)
+    return Tokens.of(
+        completion.prompt, completion.ids, [logprob for logprob, _ in completion.sampled], starts, ask.temperature
+    )
 
 
 def _text(content: object) -> str:
@@ -139,8 +141,8 @@ def _ids(value: object) -> list[int] | None:
     return cast("list[int]", value)
 
 
-def _drawn(value: object) -> list[tuple[float, bytes]]:
-    found: list[tuple[float, bytes]] = []
+def _sampled(value: object) -> list[tuple[float, bytes]]:
+    tokens: list[tuple[float, bytes]] = []
     for entry in _list(cast("Mapping[str, Any]", value).get("content")) if isinstance(value, Mapping) else []:
         token = cast("Mapping[str, Any]", entry) if isinstance(entry, Mapping) else {}
         logprob, piece = token.get("logprob"), token.get("bytes")
@@ -148,8 +150,8 @@ def _drawn(value: object) -> list[tuple[float, bytes]]:
             return []
         if not all(type(byte) is int and 0 <= byte < 256 for byte in cast("list[object]", piece)):
             return []
-        found.append((float(logprob), bytes(cast("list[int]", piece))))
-    return found
+        tokens.append((float(logprob), bytes(cast("list[int]", piece))))
+    return tokens
 
 
 def _list(value: object) -> list[object]:
@@ -158,5 +160,5 @@ def _list(value: object) -> list[object]:
 
 def _object(value: object, what: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise Again(f"{what} is no JSON object", strange=True)
+        raise RetryableError(f"{what} is no JSON object", wrong_server=True)
     return cast("Mapping[str, Any]", value)

@@ -1,4 +1,4 @@
-"""So many at a time, those that are furthest first."""
+"""How many requests are under way at the same time, and which is next."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 
 GAP_S = 0.001  # begun at one moment, requests would be answered at one moment, and the work on each wait for all others
 
-_MORE, _FEWER = 1.0, 0.7  # added to the limit by an answer, left of it by a refusal
+_RAISE, _LOWER = 1.0, 0.7  # added to the limit by an answer, left of it by a refusal
 
 
-class Slots:
-    """A limit on what is under way. Of those waiting, the one furthest in its debate goes first.
+class ConcurrencyLimit:
+    """A limit on the requests under way. Of those waiting, the one furthest in its debate goes first.
 
     First come, first served would begin every debate before it ended any, and a budget spent halfway would have bought
     nothing whole. A server that has too much to do gets fewer at a time, and more again as it answers.
@@ -23,36 +23,36 @@ class Slots:
     def __init__(self, count: int) -> None:
         self._most, self._limit = count, float(count)
         self._under_way = 0
-        self._fewer_since = 0.0
+        self._lowered_at = 0.0
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._arrivals = itertools.count()
+        self._arrival = itertools.count()
         self._last = 0.0
 
     @asynccontextmanager
-    async def held(self, seen: int) -> AsyncIterator[None]:
+    async def slot(self, seen: int) -> AsyncIterator[None]:
         """A slot, for an ask whose author has seen so many turns."""
         if self._under_way < int(self._limit):
             self._under_way += 1
         else:
             await self._wait(seen)
         try:
-            await self._pace()
+            await self._space_out()
             yield
         finally:
             self._release()
 
-    def more(self) -> None:
+    def raise_limit(self) -> None:
         """A request was answered."""
-        self._limit = min(self._most, self._limit + _MORE)
+        self._limit = min(self._most, self._limit + _RAISE)
         self._admit()
 
-    def fewer(self, begun: float) -> None:
+    def lower_limit(self, begun: float) -> None:
         """A request begun at this moment met a busy server. Those begun before the limit was lowered say nothing new."""
-        if begun >= self._fewer_since:
-            self._limit = max(1.0, self._limit * _FEWER)
-            self._fewer_since = asyncio.get_running_loop().time()
+        if begun >= self._lowered_at:
+            self._limit = max(1.0, self._limit * _LOWER)
+            self._lowered_at = asyncio.get_running_loop().time()
 
-    async def _pace(self) -> None:
+    async def _space_out(self) -> None:
         now = asyncio.get_running_loop().time()
         self._last = max(now, self._last + GAP_S)
         if self._last > now:
@@ -60,7 +60,7 @@ class Slots:
 
     async def _wait(self, seen: int) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (-seen, next(self._arrivals), future))
+        heapq.heappush(self._waiting, (-seen, next(self._arrival), future))
         try:
             await future
         except asyncio.CancelledError:

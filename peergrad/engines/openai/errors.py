@@ -1,4 +1,4 @@
-"""What a failed request means: try again, ask otherwise, give up this ask, or stop the run."""
+"""What a failed request means: retry it, send another, give up this ask, or stop the run."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 from peergrad.debate.errors import EngineError, Halted, UserError
 
-_AGAIN = (408, 409, 423, 425, 429)
+_RETRYABLE = (408, 409, 423, 425, 429)
 _TOO_LONG = re.compile(
     r"context_length_exceeded|context[ _](?:length|window|size)|maximum (?:context|prompt|sequence)|max_model_len|"
     r"(?:prompt|input|request)[\w ]{0,20} too (?:long|large)|exceed_context",
@@ -28,46 +27,39 @@ _QUOTES_US = re.compile(r"['\"]input['\"]\s*:.*", re.DOTALL)
 _FLAGGED = re.compile(r"content[_ ]?(?:filter|policy)|moderation|flagged", re.IGNORECASE)
 
 
-class Again(Exception):  # noqa: N818 (what to do about it)
+class RetryableError(Exception):
     """The same request may succeed later; after so many seconds, where the server said.
 
-    ``busy``: the server is there and has too much to do. ``strange``: it may not be the server that is meant at all.
+    ``busy``: the server is there and has too much to do. ``wrong_server``: it may not be the server that is meant at all.
     """
 
-    def __init__(self, why: str, after_s: float | None = None, *, busy: bool = False, strange: bool = False) -> None:
-        super().__init__(why)
-        self.after_s, self.busy, self.strange = after_s, busy, strange
+    def __init__(
+        self, message: str, retry_after_s: float | None = None, *, busy: bool = False, wrong_server: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.retry_after_s, self.busy, self.wrong_server = retry_after_s, busy, wrong_server
 
 
-class Refused(Exception):  # noqa: N818
+class RejectedRequest(Exception):  # noqa: N818
     """The server does not take the request as it is."""
 
-    def __init__(self, why: str, params: frozenset[str], meant: str) -> None:
-        super().__init__(why)
-        self.params, self.meant = params, meant
+    def __init__(self, message: str, params: frozenset[str], diagnosis: str) -> None:
+        super().__init__(message)
+        self.params, self.diagnosis = params, diagnosis
 
 
-class Complained(Exception):  # noqa: N818
-    """A server complained in the place of an answer."""
+class ErrorResponse(Exception):  # noqa: N818
+    """What a server sent instead of an answer."""
 
-    def __init__(self, complaint: Complaint) -> None:
-        super().__init__(complaint.words)
-        self.complaint = complaint
-
-
-@dataclass(frozen=True, slots=True)
-class Complaint:
-    """What a server said instead of an answer."""
-
-    status: int
-    body: object
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    def __init__(self, status: int, body: object, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(status)
+        self.status, self.body, self.headers = status, body, headers or {}
 
     @staticmethod
-    def instead(error: object) -> Complaint:
+    def within(error: object) -> ErrorResponse:
         """An error where an answer should be, in a body with a good status or in a stream."""
         code = cast("Mapping[str, Any]", error).get("code") if isinstance(error, Mapping) else None
-        return Complaint(code if isinstance(code, int) and 400 <= code < 600 else 502, error)
+        return ErrorResponse(code if isinstance(code, int) and 400 <= code < 600 else 502, error)
 
     @property
     def fields(self) -> Mapping[str, Any]:
@@ -77,15 +69,15 @@ class Complaint:
         return cast("Mapping[str, Any]", body) if isinstance(body, Mapping) else {}
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """Its message, or all of it; for people."""
         if message := "; ".join(self._messages()):
             return message
         return self.body if isinstance(self.body, str) else json.dumps(self.body, ensure_ascii=False, default=str)
 
     @property
-    def meant(self) -> str:
-        """What may be judged by: codes and messages, without what is quoted of the request. That holds debaters' words."""
+    def diagnosis(self) -> str:
+        """Codes and messages to judge by, without what is quoted of the request, which holds debaters' words."""
         codes = [str(part[name]) for part in self._parts() for name in ("code", "type") if isinstance(part.get(name), str)]
         return "\n".join([*codes, *(_QUOTES_US.sub("", message) for message in self._messages())])
 
@@ -99,55 +91,57 @@ class Complaint:
     def no_credit(self) -> bool:
         """Whether the account is empty. A server that says when to come back has a limit per minute or day."""
         coded = any(self.fields.get(name) in _NO_CREDIT for name in ("code", "type"))
-        return (self.status == 402 or coded) and self.after_s is None
+        return (self.status == 402 or coded) and self.retry_after_s is None
 
     @property
-    def after_s(self) -> float | None:
+    def retry_after_s(self) -> float | None:
         """How many seconds it asks to wait: in its headers, or else in its words."""
-        if (seconds := after(self.headers)) is not None:
+        if (seconds := retry_after(self.headers)) is not None:
             return seconds
-        found = _RETRY_IN.search(self.meant)
-        return float(found[1]) * _UNITS[(found[2] or "s").lower()] if found else None
+        delay = _RETRY_IN.search(self.diagnosis)
+        return float(delay[1]) * _UNITS[(delay[2] or "s").lower()] if delay else None
 
     def _parts(self) -> list[Mapping[str, Any]]:
-        """Its fields, and those of the single faults that some servers list."""
+        """Its fields, and those of the single errors that some servers list."""
         listed = _list(self.fields.get("detail"))
         return [self.fields, *(cast("Mapping[str, Any]", part) for part in listed if isinstance(part, Mapping))]
 
     def _messages(self) -> list[str]:
-        said = [part.get(name) for part in self._parts() for name in ("message", "msg", "detail", "error")]
-        return [message for message in said if isinstance(message, str) and message]
+        values = [part.get(name) for part in self._parts() for name in ("message", "msg", "detail", "error")]
+        return [message for message in values if isinstance(message, str) and message]
 
 
-def judged(complaint: Complaint, server: str, key_env: str, quoted: Callable[[str], str], *, answered: bool) -> Exception:
-    """What to make of a complaint of a server that has, or has not, answered others.
+def error_for(
+    response: ErrorResponse, server: str, key_env: str, quoted: Callable[[str], str], *, answered: bool
+) -> Exception:
+    """The exception for an error response of a server that has, or has not, answered other requests.
 
     ``server`` names model and host; ``quoted`` makes a server's words fit for a sentence.
     """
-    status, meant = complaint.status, complaint.meant
-    said = f"{status}: {quoted(complaint.words)}"
-    if complaint.no_credit:
-        return Halted(f"{server}: the account has no credit left ({said})")
-    if status in _AGAIN or status >= 500 or status == 402:
-        return Again(f"{server} answered {said}", complaint.after_s, busy=status in _BUSY)
+    status, diagnosis = response.status, response.diagnosis
+    reason = f"{status}: {quoted(response.message)}"
+    if response.no_credit:
+        return Halted(f"{server}: the account has no credit left ({reason})")
+    if status in _RETRYABLE or status >= 500 or status == 402:
+        return RetryableError(f"{server} answered {reason}", response.retry_after_s, busy=status in _BUSY)
     if status == 401:
         return UserError(f"{key_env}: {server} does not accept the key ({status}); put the right one into the environment")
     if 300 <= status < 400:
-        return UserError(f"base_url: {server} sends elsewhere{_target(complaint.headers)} ({status}); give that address")
-    if status == 413 or _TOO_LONG.search(meant):
-        return EngineError(f"{server}: the dialogue does not fit the model's context ({said})")
-    if _FLAGGED.search(meant):
-        return EngineError(f"{server} refuses this prompt ({said})")
+        return UserError(f"base_url: {server} sends elsewhere{_target(response.headers)} ({status}); give that address")
+    if status == 413 or _TOO_LONG.search(diagnosis):
+        return EngineError(f"{server}: the dialogue does not fit the model's context ({reason})")
+    if _FLAGGED.search(diagnosis):
+        return EngineError(f"{server} refuses this prompt ({reason})")
     if status in (403, 404) and answered:  # a gate in front of the server, or one server of several
-        return EngineError(f"{server} refuses this request ({said})")
+        return EngineError(f"{server} refuses this request ({reason})")
     if status == 404:
-        return UserError(f"model: there is no {server} ({said}); correct the model's name or base_url")
+        return UserError(f"model: there is no {server} ({reason}); correct the model's name or base_url")
     if status == 403:
-        return UserError(f"{key_env}: the key has no access to {server} ({said})")
-    return Refused(said, complaint.params, meant)
+        return UserError(f"{key_env}: the key has no access to {server} ({reason})")
+    return RejectedRequest(reason, response.params, diagnosis)
 
 
-def after(headers: Mapping[str, str], now: float | None = None) -> float | None:
+def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
     """How many seconds a server asks to wait: Retry-After as seconds or as a date, or retry-after-ms."""
     for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         value = headers.get(name, "").strip()

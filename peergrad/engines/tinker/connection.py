@@ -1,4 +1,4 @@
-"""Waiting for a service: never for ever, and with a sentence for whatever goes wrong.
+"""Waiting for a service: never without end, and with a sentence for whatever goes wrong.
 
 The client by itself tries again for minutes when a server is gone, and waits for results without end.
 """
@@ -14,53 +14,53 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import httpx
 
 from peergrad.debate.errors import EngineError, Halted, UserError
+from peergrad.engines.shared.addresses import host
 from peergrad.engines.shared.secrets import Secrets
-from peergrad.engines.tinker.faults import LATER, meant, refused
+from peergrad.engines.tinker.errors import RESUMES, error_for, status_error
 
 T = TypeVar("T")
 
-_FIRST_S = 10.0  # for the first answer of a server
-_LAST_S = 3.0  # for a goodbye
+_QUERY_S = 10.0  # for the answer to a short question
+_CLOSE_S = 3.0  # for ending the session
 _MOST_BYTES = 4 * 2**20  # of an answer to a short question
-_PULSE_S = 5.0  # while something is awaited, the server is asked so often whether it lives
-_GONE_S = 30.0  # and if it has not said so for so long, it does not
+_HEALTH_S = 5.0  # how often a server is asked for its health while something is awaited
+_GONE_S = 30.0  # for how long it may not answer that
 
 
-class Line:
-    """The connection to a service, as far as waiting goes."""
+class Connection:
+    """A connection to a service, on which every wait ends."""
 
     def __init__(self, url: str, key: str, deadline_s: float) -> None:
-        self.url, self.host = url, urlsplit(url).netloc
+        self.url, self.host = url, host(url)
         self._headers, self._deadline_s = {"X-API-Key": key}, deadline_s
         self._quoted = Secrets((key,)).quoted
-        self._asked: float = 0.0
-        self._quiet_since: float | None = None
+        self._health_asked = 0.0
+        self._silent_since: float | None = None
         self._removals: list[threading.Thread] = []
 
     def get(self, path: str) -> dict[str, Any]:
         """A short question, before anything else is done."""
         no_tinker = f"base_url: {self.host} does not speak the Tinker protocol there; give the right address, without /v1"
         try:
-            status, body = _within(_FIRST_S, lambda: self._got(path))
+            status, body = _within(_QUERY_S, lambda: self._query(path))
         except (httpx.HTTPError, TimeoutError) as error:
             why = self._quoted(str(error)) or "no answer in time"
             raise UserError(f"base_url: {self.host} can't be reached ({why}); start the server, or correct it") from None
         if 300 <= status < 400 or status in (404, 405):
             raise UserError(no_tinker)
         if status != 200:
-            raise refused(self.host, status, self._quoted(body.decode("utf-8", "replace")), "the first question")
+            raise status_error(self.host, status, self._quoted(body.decode("utf-8", "replace")), "the first question")
         try:
             return dict(json.loads(body))
         except (ValueError, TypeError, RecursionError):
             raise UserError(no_tinker) from None
 
-    def _got(self, path: str) -> tuple[int, bytes]:
-        with httpx.stream("GET", f"{self.url}/api/v1/{path}", headers=self._headers, timeout=_FIRST_S) as answer:
+    def _query(self, path: str) -> tuple[int, bytes]:
+        with httpx.stream("GET", f"{self.url}/api/v1/{path}", headers=self._headers, timeout=_QUERY_S) as answer:
             body = b""
             for part in answer.iter_bytes():
                 body += part
@@ -69,45 +69,45 @@ class Line:
             return answer.status_code, body
 
     def delete(self, path: str) -> None:
-        """Have something removed, sooner or later, if the server can: nothing depends on it."""
+        """Have something removed, if the server can; not waited for, since nothing depends on it."""
 
         def ask() -> None:
             with contextlib.suppress(httpx.HTTPError):
-                httpx.delete(f"{self.url}/api/v1/{path}", headers=self._headers, timeout=_FIRST_S)
+                httpx.delete(f"{self.url}/api/v1/{path}", headers=self._headers, timeout=_QUERY_S)
 
         removal = threading.Thread(target=ask, daemon=True)
         removal.start()
         self._removals = [*(one for one in self._removals if one.is_alive()), removal]
 
     async def wait(self, what: str, awaited: Awaitable[T]) -> T:
-        """What something comes to, within the deadline. ``what`` says what it is in a sentence: 'the update'."""
-        begun, task = time.monotonic(), asyncio.ensure_future(awaited)
+        """The result of an awaitable, within the deadline. ``what`` names it in sentences, such as 'the update'."""
+        started, task = time.monotonic(), asyncio.ensure_future(awaited)
         try:
             async with asyncio.timeout(self._deadline_s):
                 while not task.done():
-                    await asyncio.wait({task}, timeout=_PULSE_S)
+                    await asyncio.wait({task}, timeout=_HEALTH_S)
                     if task.done():
                         break
-                    if "billing" in (said := _HEARD.since(begun)):
-                        raise Halted(f"{self.host}: the account has no credit left ({self._quoted(said)}); {LATER}")
+                    if "billing" in (warning := _CLIENT_LOG.since(started)):
+                        raise Halted(f"{self.host}: the account has no credit left ({self._quoted(warning)}); {RESUMES}")
                     if await self._silent() and not task.done():
-                        raise Halted(f"{self.host} can't be reached any more, while waiting for {what}; {LATER}")
+                        raise Halted(f"{self.host} can't be reached any more, while waiting for {what}; {RESUMES}")
         except TimeoutError:
-            said = _HEARD.since(begun)
-            more = f"; its client says: {self._quoted(said)}" if said else ""
-            raise EngineError(f"{self.host}: {what} took longer than {self._deadline_s:g} s{more}; {LATER}") from None
+            warning = _CLIENT_LOG.since(started)
+            more = f"; its client says: {self._quoted(warning)}" if warning else ""
+            raise EngineError(f"{self.host}: {what} took longer than {self._deadline_s:g} s{more}; {RESUMES}") from None
         finally:
             if not task.done():
                 task.cancel()
         try:
             result = task.result()
-            self._quiet_since = None  # it has just been heard of
+            self._silent_since = None  # it has just answered
             return result
         except Exception as error:  # the client lets all kinds through, its own assertions among them
-            raise meant(self.host, error, what, self._quoted) from None
+            raise error_for(self.host, error, what, self._quoted) from None
 
     async def in_thread(self, what: str, work: Callable[[], T]) -> T:
-        """The same for a call that blocks. Its thread is left behind if it does so for too long."""
+        """The result of a call that blocks, within the deadline; its thread is left behind if it takes longer."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -127,36 +127,36 @@ class Line:
         threading.Thread(target=run, daemon=True).start()
         return await self.wait(what, future)
 
-    async def close(self, goodbye: Callable[[], object]) -> None:
-        """Say goodbye, without waiting long for an answer."""
-        if self._quiet_since is not None:  # nobody is there
+    async def close(self, end_session: Callable[[], object]) -> None:
+        """End the session, without waiting long for an answer."""
+        if self._silent_since is not None:
             return
 
         def last() -> None:
             for removal in self._removals:
                 removal.join()
-            goodbye()
+            end_session()
 
         with contextlib.suppress(Exception):
-            await asyncio.to_thread(_within, _LAST_S, last)
+            await asyncio.to_thread(_within, _CLOSE_S, last)
 
     async def _silent(self) -> bool:
         """Whether the server has not answered for a while. All who wait share one question."""
         now = time.monotonic()
-        if now - self._asked >= _PULSE_S:
-            if now - self._asked > 3 * _PULSE_S:  # nobody has asked for a while, so nobody knows
-                self._quiet_since = None
-            self._asked = now
+        if now - self._health_asked >= _HEALTH_S:
+            if now - self._health_asked > 3 * _HEALTH_S:  # not asked for a while, so it is not known
+                self._silent_since = None
+            self._health_asked = now
             try:
-                status, _ = await asyncio.to_thread(_within, _PULSE_S, lambda: self._got("healthz"))
+                status, _ = await asyncio.to_thread(_within, _HEALTH_S, lambda: self._query("healthz"))
             except (httpx.HTTPError, TimeoutError):
                 status = 0
-            self._quiet_since = None if status == 200 else self._quiet_since or now
-        return self._quiet_since is not None and time.monotonic() - self._quiet_since >= _GONE_S
+            self._silent_since = None if status == 200 else self._silent_since or now
+        return self._silent_since is not None and time.monotonic() - self._silent_since >= _GONE_S
 
 
 def _within(seconds: float, work: Callable[[], T]) -> T:
-    """What something comes to, or ``TimeoutError``; its thread is then left behind."""
+    """The result of a call that blocks, or ``TimeoutError``; its thread is then left behind."""
     done: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
 
     def run() -> None:
@@ -175,8 +175,8 @@ def _within(seconds: float, work: Callable[[], T]) -> T:
     return result  # type: ignore[return-value]
 
 
-class _Heard(logging.Handler):
-    """Remembers the last thing the client complained about, which it would else write over what the person sees."""
+class _LastWarning(logging.Handler):
+    """Remembers the last warning of the client, which it would else write over what the person sees."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -189,5 +189,5 @@ class _Heard(logging.Handler):
         return self._last[1] if self._last[0] >= moment else ""
 
 
-_HEARD = _Heard()
-logging.getLogger("tinker").addHandler(_HEARD)
+_CLIENT_LOG = _LastWarning()
+logging.getLogger("tinker").addHandler(_CLIENT_LOG)

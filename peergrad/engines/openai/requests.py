@@ -1,4 +1,4 @@
-"""A request as a server takes it. Servers differ in what they take; what one refuses is not sent to it again."""
+"""A request as a server takes it. Servers differ in what they take; a field that one refuses is not sent to it again."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.types import Ask
-from peergrad.engines.openai.faults import Refused
-from peergrad.engines.openai.rules import ApiRules
+from peergrad.engines.openai.errors import RejectedRequest
 from peergrad.engines.shared.seeds import seed_of
 
 _KEEP_STOP = {"include_stop_str_in_output": True, "no_stop_trim": True}  # vLLM's and SGLang's word for the same
@@ -24,8 +23,6 @@ _TOKENS = {
     "min_p": 0.0,
     "repetition_penalty": 1.0,
 }
-
-
 _TINY = 0.001  # a temperature for servers that call 0 no temperature
 # Words of a server that takes temperatures, but not this one.
 _OTHER_VALUE = re.compile(
@@ -35,8 +32,8 @@ _OTHER_VALUE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
-    """What a server is known to take."""
+class ServerFields:
+    """The fields of a request that a server is known to take."""
 
     limit: str = "max_tokens"
     seed: bool = True
@@ -45,22 +42,22 @@ class Dialect:
     stream_usage: bool = True
     least_temperature: float = 0.0
 
-    def request(self, ask: Ask, rules: ApiRules, *, stream: bool) -> dict[str, Any]:
+    def request(self, ask: Ask, model: str, seed: int, *, temperature: bool, tokens: bool, stream: bool) -> dict[str, Any]:
         """The body of a request. Messages are sent as they are in the ask, so that what was said before stays a prefix."""
         body: dict[str, Any] = {
-            "model": rules.model,
+            "model": model,
             "messages": [{"role": message.role, "content": message.text} for message in ask.messages],
             self.limit: ask.max_tokens,
         }
-        if rules.send_temperature:
+        if temperature:
             body["temperature"] = max(ask.temperature, self.least_temperature)
         if self.seed:
-            body["seed"] = seed_of(ask, rules.seed)
+            body["seed"] = seed_of(ask, seed)
         if ask.stop and self.stop:
             body["stop"] = list(ask.stop)
             if self.keep_stop:
                 body |= _KEEP_STOP
-        if rules.tokens:
+        if tokens:
             body |= _TOKENS
         if stream:
             body["stream"] = True
@@ -68,32 +65,32 @@ class Dialect:
                 body["stream_options"] = {"include_usage": True}
         return body
 
-    def without(self, sent: Mapping[str, Any], refused: Refused) -> Dialect | None:
-        """The dialect after a server refused something sent; ``None`` if it did not refuse a field that can be left out.
+    def without_rejected(self, body: Mapping[str, Any], rejected: RejectedRequest) -> ServerFields | None:
+        """The fields without those that a server rejected; ``None`` if it did not name one that can be left out.
 
         Raises ``UserError`` where leaving it out would not be what was asked for.
         """
-        named = {name for name in sent if name in refused.params or _names(refused.meant, name)}
-        known = self
+        named = {name for name in body if name in rejected.params or _names(rejected.diagnosis, name)}
+        fields = self
         if "temperature" in named:
-            known = replace(known, least_temperature=_warmer(sent["temperature"], refused))
+            fields = replace(fields, least_temperature=_least_temperature(body["temperature"], rejected))
         if named & _TOKENS.keys():
-            raise UserError(f"tokens: this server gives no token ids and log-probabilities ({refused}); set tokens to false")
+            raise UserError(f"tokens: this server gives no token ids and log-probabilities ({rejected}); leave tokens out")
         if "max_tokens" in named:
-            known = replace(known, limit="max_completion_tokens")
+            fields = replace(fields, limit="max_completion_tokens")
         if "seed" in named:
-            known = replace(known, seed=False)
+            fields = replace(fields, seed=False)
         if named & _KEEP_STOP.keys():
-            known = replace(known, keep_stop=False)
+            fields = replace(fields, keep_stop=False)
         elif "stop" in named:
-            known = replace(known, stop=False)
+            fields = replace(fields, stop=False)
         if "stream_options" in named:
-            known = replace(known, stream_usage=False)
-        return known if known != self else None
+            fields = replace(fields, stream_usage=False)
+        return fields if fields != self else None
 
-    def both(self, other: Dialect) -> Dialect:
-        """What both take: requests under way at the same time may each have found something."""
-        return Dialect(
+    def both(self, other: ServerFields) -> ServerFields:
+        """What both take: requests under way at the same time may each have met a refusal."""
+        return ServerFields(
             limit=max(self.limit, other.limit, key=len),
             seed=self.seed and other.seed,
             stop=self.stop and other.stop,
@@ -103,15 +100,15 @@ class Dialect:
         )
 
 
-def _warmer(temperature: float, refused: Refused) -> float:
+def _least_temperature(temperature: float, rejected: RejectedRequest) -> float:
     """The least temperature of a server that refused 0. Any other is the person's to change."""
-    if not _OTHER_VALUE.search(refused.meant):
-        raise UserError(f"send_temperature: this model takes no temperature but its own ({refused}); set it to false")
+    if not _OTHER_VALUE.search(rejected.diagnosis):
+        raise UserError(f"send_temperature: this model takes no temperature but its own ({rejected}); set it to false")
     if temperature > 0:
-        raise UserError(f"temperature: this model does not take {temperature:g} ({refused}); give one that it takes")
+        raise UserError(f"temperature: this model does not take {temperature:g} ({rejected}); give one that it takes")
     return _TINY
 
 
-def _names(said: str, field: str) -> bool:
-    """Whether a server's complaint names a field: quoted, or after a colon."""
-    return re.search(rf"(?:['\"`]|: ?){re.escape(field)}\b", said) is not None
+def _names(message: str, field: str) -> bool:
+    """Whether a server's message names a field: quoted, or after a colon."""
+    return re.search(rf"(?:['\"`]|: ?){re.escape(field)}\b", message) is not None

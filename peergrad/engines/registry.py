@@ -1,0 +1,145 @@
+"""The engines there are, by name or import path. What an engine needs is imported when it is opened, never before."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.fields import nearest
+from peergrad.debate.imports import imported, is_import_path, where_it_failed
+from peergrad.engines.base import Engine, Model, Setup, Trainer
+from peergrad.engines.config import EngineConfig, UpdateConfig
+from peergrad.engines.tinker import address as tinker
+
+if TYPE_CHECKING:
+    from peergrad.engines.local.engine import Local
+    from peergrad.engines.openai.engine import Api
+    from peergrad.engines.tinker.engine import Tinker
+
+M = TypeVar("M")
+
+
+def _local(setup: Setup) -> Local:
+    with _needs("model: the local engine", "local"):
+        from peergrad.engines.local.engine import Local
+        from peergrad.engines.local.model.lora import LoraRules
+    config, update = setup.engine, setup.update or UpdateConfig()
+    return Local.load_model(
+        config.model,
+        device=config.device,
+        dtype=config.dtype,
+        threads=config.threads,
+        lora=LoraRules(rank=update.rank, alpha=update.alpha),
+        seed=setup.seed,
+        kv_gb=config.kv_gb,
+        max_rows=config.max_rows,
+        train_tokens=update.train_tokens if setup.update else 0,
+        max_grad_norm=update.max_grad_norm,
+        share=setup.share,
+        say=setup.say,
+    )
+
+
+def _api(setup: Setup) -> Api:
+    with _needs("base_url: asking a server", "openai"):
+        from peergrad.engines.openai.engine import Api
+    return Api(setup.engine, setup.api, seed=setup.seed, meter=setup.meter, on_text=setup.on_text, environ=setup.environ)
+
+
+def _tinker(setup: Setup) -> Tinker:
+    with _needs("engine: tinker", "tinker"):
+        from peergrad.engines.tinker.engine import Tinker
+    return Tinker(setup.engine, setup.update or UpdateConfig(), seed=setup.seed, say=setup.say, tokenizer_of=_tokenizer_of)
+
+
+def _tokenizer_of(model: str) -> str:
+    """The folder or hub id that a model's tokenizer is in."""
+    from peergrad.engines.local.fetch.models import MODELS, resolve
+
+    return str(resolve(model)) if model in MODELS or model.endswith(".gguf") else model
+
+
+@contextlib.contextmanager
+def _needs(what: str, extra: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise UserError(f"{what} needs {error.name}; pip install 'peergrad[{extra}]'") from None
+
+
+LOCAL = Engine(
+    name="local",
+    open=_local,
+    open_trainer=_local,
+    default_model="smollm2",
+    weights_file="adapter_model.safetensors",
+    max_asks=100_000,  # a model here does one thing at a time, a large one
+    max_calls=1,
+)
+TINKER = Engine(
+    name="tinker",
+    open=_tinker,
+    open_trainer=_tinker,
+    check=tinker.check_settings,
+    address=tinker.address,
+    temperature=1.0,  # the service evaluates a policy at no other (docs/design/tinker-engine.md)
+    weights_file=tinker.CHECKPOINT,
+    max_asks=1,  # a service does many things at a time, and no reply waits for another
+    max_calls=2000,
+    grace_s=60.0,
+)
+API = Engine(name="openai", open=_api, queues=True)
+"""A model of a server that speaks OpenAI's protocol. It is chosen by an address rather than by a name."""
+
+ENGINES = {engine.name: engine for engine in (LOCAL, TINKER)}
+
+
+def builtin_engine(name: str) -> Engine | None:
+    """The engine of this name, or None for an import path: settings that a folder holds must not import what they name."""
+    if is_import_path(name):
+        return None
+    if name not in ENGINES:
+        raise UserError(f"engine: {name!r} is not known; {nearest(name, tuple(ENGINES))}")
+    return ENGINES[name]
+
+
+def engine_of(config: EngineConfig) -> Engine:
+    """The engine that a person's settings name."""
+    engine = builtin_engine(config.engine) or imported(config.engine, "engine")
+    if not isinstance(engine, Engine):
+        raise UserError(f"engine: {config.engine!r} is {type(engine).__name__}, not a peergrad.engines.base.Engine")
+    return engine
+
+
+def open_engine(setup: Setup, engine: Engine | None = None) -> Model:
+    """A model that answers, of the engine that the settings name unless another is given."""
+    engine = engine or engine_of(setup.engine)
+    return _opened(engine, engine.open, setup, Model)
+
+
+def open_trainer(setup: Setup) -> Trainer:
+    """A model that learns."""
+    engine = engine_of(setup.engine)
+    if engine.address is None and setup.engine.base_url is not None:
+        raise UserError("base_url: a model behind an API can debate, but not learn; for a Tinker service give engine tinker")
+    if engine.open_trainer is None:
+        raise UserError(f"engine: {engine.name} can debate, but not learn; give one that can, such as {LOCAL.name}")
+    return _opened(engine, engine.open_trainer, setup, Trainer)
+
+
+def _opened(engine: Engine, opener: Callable[[Setup], M], setup: Setup, seam: type[M]) -> M:
+    """What an engine opens. The mistakes of somebody's own are sentences."""
+    try:
+        model = opener(setup)
+    except (UserError, EngineError):
+        raise
+    except Exception as error:
+        if engine in (LOCAL, TINKER, API):
+            raise
+        raise UserError(f"engine: {engine.name} can't be opened ({where_it_failed(error)})") from error
+    if not isinstance(model, seam):
+        kind = type(model).__name__
+        raise UserError(f"engine: {engine.name} opened a {kind}, which is no {seam.__name__} (peergrad.engines.base)")
+    return model

@@ -1,0 +1,38 @@
+"""Text from the bytes of sampled tokens."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import itertools
+from collections.abc import Sequence
+
+
+def decode(pieces: Sequence[bytes]) -> tuple[str, list[int]]:
+    """The text of a reply from its tokens' bytes, and where each token starts in the text's UTF-8 bytes (SPEC 6.5).
+
+    Tokens may cut characters; bytes that are no character become U+FFFD and the starts follow the text, not the bytes.
+
+    Example: ``decode([b"a", b"\\xc3", b"\\xa9"]) == ("aé", [0, 1, 2])``
+    """
+    whole = b"".join(pieces)
+    with contextlib.suppress(UnicodeDecodeError):  # nearly always the bytes are text, and starts are theirs
+        return whole.decode("utf-8"), [0, *itertools.accumulate(map(len, pieces))][: len(pieces)]
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text: list[str] = []
+    starts: list[int] = []
+    length = 0
+    for piece in pieces:
+        pending = decoder.getstate()[0]
+        # A character begun by earlier tokens and not continued by this one turns into U+FFFD.
+        broken = piece and not 0x80 <= piece[0] < 0xC0
+        starts.append(length + len(pending.decode("utf-8", "replace").encode() if broken else pending))
+        text.append(decoder.decode(piece))
+        length += len(text[-1].encode("utf-8"))
+    text.append(decoder.decode(b"", final=True))
+    length += len(text[-1].encode("utf-8"))
+    for index in reversed(range(len(pieces))):  # what has no text and comes last starts at the very end
+        if pieces[index]:
+            break
+        starts[index] = length
+    return "".join(text), starts

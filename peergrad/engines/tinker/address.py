@@ -1,0 +1,44 @@
+"""Where a Tinker service is, its key, and what it can't do."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from peergrad.debate.errors import UserError
+from peergrad.engines.config import EngineConfig, UpdateConfig
+from peergrad.engines.shared.addresses import check_address, host, is_loopback
+
+KEY_ENV = "TINKER_API_KEY"
+HOSTED = "https://tinker.thinkingmachines.dev/services/tinker-prod"
+CHECKPOINT = "tinker.json"  # the file in a run's checkpoint that says where the service keeps it
+
+
+def address(base_url: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
+    """Where the service is: at ``base_url``, or else at TINKER_BASE_URL, or else the hosted one."""
+    for url, where in ((base_url, "base_url"), (environ.get("TINKER_BASE_URL", "").strip(), "TINKER_BASE_URL")):
+        if url:
+            check_address(url, where)
+            return url.rstrip("/")
+    return HOSTED
+
+
+def key(url: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The key. A server on this machine may need none, but the client insists on one."""
+    value = environ.get(KEY_ENV, "").strip()
+    if not value and is_loopback(urlsplit(url).hostname or ""):
+        return "tml-none"
+    if not value:
+        raise UserError(f"{KEY_ENV}: is not set; put the key of {host(url)} into it")
+    if not re.fullmatch(r"(tml-|eyJ)[\x21-\x7e]+", value):
+        raise UserError(f"{KEY_ENV}: holds no key; one begins with tml- and has no spaces in it")
+    return value
+
+
+def check_settings(engine: EngineConfig, update: UpdateConfig) -> None:
+    """Refuse what no service can do, before one is asked."""
+    if update.alpha != UpdateConfig.alpha:
+        raise UserError(f"alpha: {update.alpha} is not possible with engine tinker; services have {UpdateConfig.alpha:g}")
+    key(address(engine.base_url))
