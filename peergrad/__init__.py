@@ -2,8 +2,10 @@
 
 from peergrad.config import TrainConfig, preset
 from peergrad.debate.batch import Batcher
+from peergrad.debate.config import with_protocol
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.play import Played, play, play_all
+from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.sampler import Seats
 from peergrad.debate.transcript import dump, load, read_file
@@ -19,6 +21,7 @@ from peergrad.runs.training import train_run
 __version__ = "0.1.0"
 
 __all__ = [
+    "BaseProtocol",
     "Batcher",
     "Debate",
     "EngineError",
@@ -43,4 +46,5 @@ __all__ = [
     "read_file",
     "score",
     "train_run",
+    "with_protocol",
 ]

@@ -2,60 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from peergrad.debate.bounds import Above, Range
-from peergrad.debate.contract import Order
+from peergrad.debate.config import DebateConfig, with_protocol
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
-from peergrad.debate.imports import own_functions
-from peergrad.debate.personas import PERSONAS
-from peergrad.debate.prompts import Wording
-from peergrad.debate.protocols import Parallel, Sequential
+from peergrad.debate.imports import is_import_path, own_functions
+from peergrad.debate.protocol import imported_protocol
 from peergrad.engines.config import ApiConfig, EngineConfig, UpdateConfig
 from peergrad.learn.train import LearnRules
 from peergrad.measure.alarms import AlarmRule
 from peergrad.measure.budget import Cost
 from peergrad.measure.metrics import Metric
-from peergrad.settings import changed, check
+from peergrad.settings import changed, check, flat, read_settings
 from peergrad.tasks.open import TaskRules
 
-
-@dataclass(frozen=True, kw_only=True)
-class DebateConfig:
-    """How a debate goes."""
-
-    protocol: Literal["parallel", "sequential"] = "parallel"
-    """All agents of a round speak at once and see earlier rounds, or one after another, seeing everything."""
-    agents: int = 3
-    """How many copies of the policy debate a question; votes need at least 3."""
-    max_rounds: int = 3
-    """Every agent speaks once a round. Sequential debates may end earlier, when all agree."""
-    max_tokens: int = 1024
-    """The longest reply, in tokens; one that is cut off is unreadable."""
-    wording: Wording = "full"
-    """Full instructions with an example, or brief ones for a model that knows the form (after a warm start)."""
-    order: Order = "strict"
-    """Whether the sections of a reply must come in the order of the contract."""
-    temperature: float = 1.0
-    """Sampling temperature of sequential debates; in parallel ones each persona has its own."""
-    history_rounds: int = -1
-    """Sequential: how many rounds a prompt shows, the running one included; -1 is all."""
-    max_chars_per_field: int = 4000
-    """Sequential: longer sections of others are clipped to this many characters."""
-
-    def build(self, temperature: float | None = None) -> Parallel | Sequential:
-        """The protocol itself. Some engines learn only from what was sampled at one temperature, whatever the persona."""
-        rules = {name: getattr(self, name) for name in ("agents", "max_rounds", "max_tokens", "wording", "order")}
-        if self.protocol == "parallel":
-            fixed = {} if temperature is None else {"temperature": temperature}
-            return Parallel(**rules, personas=tuple(replace(persona, **fixed) for persona in PERSONAS))
-        if temperature not in (None, self.temperature):
-            raise UserError(f"temperature: {self.temperature} is not possible with this engine; give {temperature:g}")
-        more = {name: getattr(self, name) for name in ("temperature", "history_rounds", "max_chars_per_field")}
-        return Sequential(**rules, **more)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,6 +231,21 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 """What each preset is for, and what it sets (SPEC 10)."""
+
+
+def from_folder(config: T, folder: Path) -> T:
+    """The same with the settings that a folder keeps. No code that they name is imported: the settings of a protocol of
+    somebody's own are passed over, unless a person has named it too.
+    """
+    path = folder / "config.toml"
+    settings = read_settings(path)
+    protocol = settings.get("protocol")
+    if isinstance(protocol, str) and is_import_path(protocol):
+        if imported_protocol(protocol):
+            config = with_protocol(config, protocol)
+        known = flat(config)
+        settings = {name: value for name, value in settings.items() if name in known}
+    return changed(config, settings, str(path))
 
 
 def preset(name: str) -> TrainConfig:

@@ -68,7 +68,12 @@ def changed(config: T, settings: Mapping[str, Any], where: str) -> T:
 
 
 def from_file(config: T, path: Path) -> T:
-    """The same with the settings of a TOML file; its sections are for the reader, names alone count."""
+    """The same with the settings of a TOML file."""
+    return changed(config, read_settings(path), str(path))
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings of a TOML file by name; its sections are for the reader, names alone count."""
     try:
         raw = tomllib.loads(path.read_text())
     except OSError as error:
@@ -78,7 +83,7 @@ def from_file(config: T, path: Path) -> T:
     settings: dict[str, Any] = {}
     for name, value in raw.items():
         settings |= value if isinstance(value, dict) else {name: value}
-    return changed(config, settings, str(path))
+    return settings
 
 
 def to_toml(config: Any) -> str:

@@ -7,22 +7,24 @@ import json as json_module
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 from rich.console import Console
 
-from peergrad.cli.flags import Flag, Inline, ModelFlags, first_pass
+from peergrad.cli.flags import Flag, Inline, ModelFlags, first_pass, with_own_protocol
 from peergrad.cli.signals import run_until_done
-from peergrad.config import DebateConfig, DebatesConfig
+from peergrad.config import DebatesConfig, TrainConfig, from_folder
 from peergrad.debate.errors import UserError
 from peergrad.debate.style import STYLES
 from peergrad.debate.types import Ask, Debate, Question, Reply
 from peergrad.measure.ending import Ending, as_object, ending, used
 from peergrad.runs import debating
 from peergrad.runs.debating import WEAK, DebatesPlan, Took, debate_all
-from peergrad.settings import changed, flat
+from peergrad.runs.model_ref import run_of, trained_engine
+from peergrad.settings import changed, flat, from_file
 from peergrad.tasks.lines import lines_of, typed_questions
 from peergrad.tasks.open import open_questions
 from peergrad.tasks.own import is_own_task
@@ -41,15 +43,24 @@ _WEAK = (
 _HOW = {"votes": "decided by votes", "answers": "by how often an answer was given", "nothing": "without a winner"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class DebateFlags(ModelFlags):
+    """The flags that name models."""
+
+    seat: tuple[str, ...] = ()
+
+
 def base_settings(args: Sequence[str]) -> DebatesConfig:
     """The settings that the flags begin with: those of a run whose model debates, then those of a file.
 
     The small model that answers where none is named rambles, and on this machine: its replies are short.
     """
-    flags = first_pass(ModelFlags, args)
-    if flags == ModelFlags():
-        return changed(DebatesConfig(), {"max_tokens": WEAK_TOKENS}, "model")
-    return flags.settings(DebatesConfig(), {*flat(DebateConfig()), "engine", "base_url"})
+    flags = first_pass(DebateFlags, args)
+    config = with_own_protocol(DebatesConfig(), flags.config, args)
+    if flags == DebateFlags():
+        return changed(config, {"max_tokens": WEAK_TOKENS}, "model")
+    config = settings_of(config, flags.model, flags.base_url, flags.engine) if flags.model else config
+    return from_file(config, flags.config) if flags.config else config
 
 
 def command(
@@ -79,6 +90,16 @@ def command(
         _one(plan)
     else:
         _many(plan, json)
+
+
+def settings_of(config: DebatesConfig, model: str, base_url: str | None, engine: str | None = None) -> DebatesConfig:
+    """The settings that debates of a model begin with: of a run or its checkpoint, debates and engine are the run's own."""
+    run = run_of(model)
+    if not run:
+        return config
+    trained = from_folder(TrainConfig(), run.path)
+    shared = {name: flat(trained)[name] for name in flat(config.debate) if name in flat(trained)}
+    return changed(config, shared | trained_engine(trained.engine, base_url, engine), "model")
 
 
 def _questions(question: str | None, config: DebatesConfig) -> tuple[Sequence[Question], str, str]:

@@ -12,15 +12,15 @@ from typing import Annotated
 from rich.console import Console
 from rich.text import Text
 
-from peergrad.cli.flags import Flag, Inline, ModelFlags, first_pass
+from peergrad.cli.flags import Flag, Inline, ModelFlags, first_pass, with_own_protocol
 from peergrad.cli.signals import run_until_done
-from peergrad.config import EvalConfig, TrainConfig
+from peergrad.config import EvalConfig, TrainConfig, from_folder
 from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
 from peergrad.engines.shared.addresses import host
 from peergrad.runs import evaluation
-from peergrad.runs.model_ref import run_of
-from peergrad.settings import flat, from_file
+from peergrad.runs.model_ref import run_of, trained_engine
+from peergrad.settings import changed, flat, from_file
 from peergrad.tasks.open import open_questions, open_task
 from peergrad.tasks.own import is_own_task
 from peergrad.terminal.progress import ProgressView
@@ -30,7 +30,9 @@ from peergrad.terminal.result import print_result, result_text
 def base_settings(args: Sequence[str]) -> EvalConfig:
     """The settings that the flags begin with: those of a run whose model is evaluated, then those of a file."""
     flags = first_pass(ModelFlags, args)
-    return flags.settings(EvalConfig(), flat(EvalConfig()).keys() - {"out", "seed", "model"})
+    config = with_own_protocol(EvalConfig(), flags.config, args)
+    config = settings_of(config, flags.model, flags.base_url, flags.engine) if flags.model else config
+    return from_file(config, flags.config) if flags.config else config
 
 
 def command(
@@ -61,10 +63,23 @@ def command(
     console.print(Text(f"result: {visible(str(out / 'result.json'))}"), soft_wrap=True)
 
 
+def settings_of(config: EvalConfig, model: str, base_url: str | None, engine: str | None = None) -> EvalConfig:
+    """The settings an evaluation of a model begins with: of a run or its checkpoint, the run's own."""
+    run = run_of(model)
+    if not run:
+        return config
+    names = flat(config).keys() - {"out", "seed", "model"}
+    trained = from_folder(TrainConfig(), run.path)
+    shared = {name: value for name, value in flat(trained).items() if name in names}
+    task = trained.held_out.eval_task or trained.task.task
+    shared |= {"task": "" if is_own_task(task) else task}  # somebody's code is not imported because a folder names it
+    return changed(config, shared | trained_engine(trained.engine, base_url, engine), "model")
+
+
 def _unnamed(settings: EvalConfig) -> str:
     """Refuse to import the task of a run, which its folder names and the person does not."""
     if run := run_of(settings.engine.model):
-        trained = from_file(TrainConfig(), run.path / "config.toml")
+        trained = from_folder(TrainConfig(), run.path)
         name = trained.held_out.eval_task or trained.task.task
         why = "which is somebody's code and not imported because a folder names it"
         raise UserError(f"task: the run in {run.path} has {name}, {why}; if you trust it, repeat --task {name}")
@@ -76,7 +91,7 @@ def _trained_on(settings: EvalConfig) -> set[tuple[str, str | None]]:
     run = run_of(settings.engine.model)
     if not run:
         return set()
-    trained = from_file(TrainConfig(), run.path / "config.toml")
+    trained = from_folder(TrainConfig(), run.path)
     names = trained.task.task, trained.held_out.eval_task
     if any(is_own_task(name) and name != settings.task.task for name in names):
         return set()

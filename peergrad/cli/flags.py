@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -11,10 +11,10 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from peergrad.config import PRESETS, TrainConfig, preset
+from peergrad.debate.config import with_protocol
+from peergrad.debate.imports import is_import_path
 from peergrad.debate.quote import visible
-from peergrad.runs.model_ref import run_of, trained_engine
-from peergrad.settings import changed, flat, from_file
-from peergrad.tasks.own import is_own_task
+from peergrad.settings import from_file, read_settings
 
 T = TypeVar("T")
 
@@ -41,19 +41,7 @@ class ModelFlags:
     model: str | None = None
     base_url: str | None = None
     engine: str | None = None
-    seat: tuple[str, ...] = ()  # only ``debate`` has it
     config: Path | None = None
-
-    def settings(self, base: T, of_run: Collection[str]) -> T:
-        """The settings to begin with: these of the run that is named, then those of the file."""
-        run = run_of(self.model) if self.model else None
-        if run:
-            trained = from_file(TrainConfig(), run.path / "config.toml")
-            task = trained.held_out.eval_task or trained.task.task
-            known = flat(trained) | trained_engine(trained.engine, self.base_url, self.engine)
-            known["task"] = "" if is_own_task(task) else task  # somebody's code is not imported because a folder names it
-            base = changed(base, {name: known[name] for name in of_run if name in known}, "model")
-        return from_file(base, self.config) if self.config else base
 
 
 def first_pass(flags: type[T], args: Sequence[str]) -> T:
@@ -62,10 +50,23 @@ def first_pass(flags: type[T], args: Sequence[str]) -> T:
     return tyro.cli(flags, args=args, prog="peergrad", add_help=False, return_unknown_args=True, config=config)[0]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _ProtocolFlag:
+    protocol: str | None = None
+
+
+def with_own_protocol(config: T, file: Path | None, args: Sequence[str]) -> T:
+    """Settings with a place for those of a person's own protocol, if the flags or the file name one: it is imported."""
+    in_file = read_settings(file).get("protocol") if file else None
+    protocol = first_pass(_ProtocolFlag, args).protocol or in_file
+    return with_protocol(config, protocol) if isinstance(protocol, str) and is_import_path(protocol) else config
+
+
 def train_settings(args: Sequence[str]) -> TrainConfig:
     """The settings that the flags of ``train`` and ``check`` begin with: a preset's, then those of a file."""
     flags = first_pass(PresetFlags, args)
     config = preset(flags.preset or "demo") if flags.preset or not flags.config else TrainConfig()
+    config = with_own_protocol(config, flags.config, args)
     return from_file(config, flags.config) if flags.config else config
 
 

@@ -118,6 +118,13 @@ class Recorded(BaseProtocol):
         return []
 
 
+def playable(protocol: BaseProtocol) -> BaseProtocol:
+    """Refuse a protocol that is only named by a folder: what a folder names is not imported."""
+    if isinstance(protocol, Recorded):
+        raise UserError(f"protocol: {protocol.name} is somebody's own; give --protocol {protocol.name} to import it")
+    return protocol
+
+
 _own: dict[str, type[BaseProtocol]] = {}
 
 

@@ -30,7 +30,12 @@ def credit(debate: Debate, streams: Sequence[Stream], advantages: Sequence[Value
 
 
 def section_tokens(turn: Turn, name: str) -> slice:
-    """The tokens of a section: those whose first byte lies in it, tags included. Empty if the turn has no such section."""
+    """The tokens of a section: those whose first byte lies in it, tags included. Empty if the turn has no such section.
+
+    Without a contract the whole reply is the solution.
+    """
+    if turn.contract is None and name == "solution":
+        return slice(None)
     section = next((section for section in turn.parsed.sections if section.name == name), None)
     if section is None or turn.tokens is None:
         return slice(0, 0)

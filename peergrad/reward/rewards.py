@@ -125,10 +125,9 @@ def _whole(stream: Stream, debate: Debate, where: str) -> Stream:
         raise UserError(f"{where}: {len(values)} values for {units} {stream.unit}s; give one for each, or None")
     if not finite:
         raise UserError(f"{where}: a number is not finite; give None where there is no signal")
-    if sections is not None and (isinstance(stream.sections, str) or not sections <= {*FULL.names}):
-        raise UserError(
-            f"{where}: sections are {stream.sections!r}; give a tuple of {', '.join(FULL.names)}, or None for all"
-        )
+    known = dict.fromkeys(name for turn in debate.turns for name in (turn.contract or FULL).names)
+    if sections is not None and (isinstance(stream.sections, str) or not sections <= {*known}):
+        raise UserError(f"{where}: sections are {stream.sections!r}; give a tuple of {', '.join(known)}, or None for all")
     if stream.follows not in (None, "solution", "votes"):
         raise UserError(f"{where}: follows is {stream.follows!r}; give 'solution', 'votes' or None")
     return replace(stream, values=tuple(values))

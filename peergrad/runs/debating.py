@@ -14,6 +14,7 @@ from typing import Any
 from peergrad.config import DebatesConfig
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.play import play_all
+from peergrad.debate.protocol import playable
 from peergrad.debate.sampler import Answer, Sampler, Seats, all_of, answered
 from peergrad.debate.types import Ask, Debate, Protocol, Question, Reply
 from peergrad.engines.registry import LOCAL, engine_of
@@ -107,7 +108,7 @@ def plan(config: DebatesConfig, questions: Sequence[Question], name: str, origin
     ``name`` is for the file, if none is given, and ``origin`` says where the questions are from: other origins, other files.
     """
     own, seats = engine_of(config.engine), config.seats
-    protocol = config.debate.build(own.temperature)
+    protocol = playable(config.debate.build(own.temperature))
     keys_of(config.api)
     named = _seats(seats.seat, protocol.agents)
     left = [seat for seat in range(protocol.agents) if seat not in named]

@@ -14,6 +14,7 @@ from typing import Any
 from peergrad.config import EvalConfig
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.play import Played, play_all
+from peergrad.debate.protocol import playable
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler, Seats, all_of
 from peergrad.debate.types import Debate, Protocol, Question
@@ -105,7 +106,7 @@ def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = 
         if opponent == policy:
             raise UserError(f"opponent: {name} is the model itself; name another, or use mode debate")
     notes += [note] if (note := left_out(task)) else []
-    protocol = config.debate.build(engine_of(config.engine).temperature)
+    protocol = playable(config.debate.build(engine_of(config.engine).temperature))
     return EvalPlan(config, protocol, task, tuple(questions), policy, opponent, tuple(notes))
 
 

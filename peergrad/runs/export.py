@@ -5,12 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from peergrad.config import TrainConfig
+from peergrad.config import TrainConfig, from_folder
 from peergrad.debate.errors import UserError
 from peergrad.reward.rewards import BUILT_IN
 from peergrad.runs import files
 from peergrad.runs.folder import Progress, Run
-from peergrad.settings import from_file
 
 _CARD = """\
 ---
@@ -64,7 +63,7 @@ def export(run: Run, to: Path, step: int | None = None) -> Path:
     source = run.folder(at)
     if not (source / "adapter_model.safetensors").exists():
         raise UserError(f"{source}: its weights are with the service, which gives them out; tinker.json there says where")
-    config, facts = from_file(TrainConfig(), run.path / "config.toml"), run.facts
+    config, facts = from_folder(TrainConfig(), run.path), run.facts
     model = config.engine.model
     card = _CARD.format(
         model=model,

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from peergrad.config import EngineConfig, TrainConfig
+from peergrad.config import EngineConfig, TrainConfig, from_folder
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
 from peergrad.debate.quote import visible
 from peergrad.engines.registry import builtin_engine, engine_of
 from peergrad.engines.shared.addresses import check_address, is_loopback
 from peergrad.runs.folder import Run
-from peergrad.settings import from_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ def run_of(name: str) -> Run | None:
 
 
 def _trained(run: Run) -> TrainConfig:
-    return from_file(TrainConfig(), run.path / "config.toml")
+    return from_folder(TrainConfig(), run.path)
 
 
 def trained_engine(trained: EngineConfig, base_url: str | None, engine: str | None) -> dict[str, Any]:

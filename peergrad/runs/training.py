@@ -17,7 +17,9 @@ from typing import Any
 
 from peergrad.config import TrainConfig
 from peergrad.debate.errors import UserError
+from peergrad.debate.imports import is_import_path
 from peergrad.debate.play import Played
+from peergrad.debate.protocol import own_protocol
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Debate, Protocol, Question
@@ -151,6 +153,8 @@ def plan(config: TrainConfig, engine: Engine | None = None, *, may_import: bool 
 def plan_run(config: TrainConfig) -> Plan:
     """``plan`` for settings a person gave, rather than a folder: what they name of one's own is imported, or refused."""
     _ = config.learn.reward.function, config.keep.own
+    if is_import_path(config.debate.protocol):
+        own_protocol(config.debate.protocol)
     return plan(config, engine_of(config.engine), may_import=True)
 
 

@@ -10,11 +10,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from peergrad.config import from_folder
 from peergrad.debate.errors import UserError
 from peergrad.debate.transcript import load
 from peergrad.debate.types import Debate
 from peergrad.runs import files
-from peergrad.settings import flat, from_file, to_toml
+from peergrad.settings import flat, to_toml
 
 Warn = Callable[[str], None]
 
@@ -106,7 +107,7 @@ class WorkFolder:
             if name in facts and before.get(name) != facts[name]:
                 raise UserError(f"out: {what} has other {word}; give another folder (out)")
         now = {name: value for name, value in flat(config).items() if name not in may_change}
-        check_same_settings(what, flat(from_file(type(config)(), self.path / "config.toml")), now)
+        check_same_settings(what, flat(from_folder(type(config)(), self.path)), now)
 
 
 def check_same_settings(what: str, before: Any, now: Mapping[str, Any]) -> None:

@@ -283,7 +283,7 @@ def leftovers(cache):
 def test_two_processes_at_once_and_one_killed(cache, tiny):
     """The killed one leaves a half-made folder, which nobody trusts and the next clears away."""
     stuck = (
-        "import sys, time; from pathlib import Path; from peergrad.engines.local import models\n"
+        "import sys, time; from pathlib import Path; from peergrad.engines.local.fetch import models\n"
         "def half(source, out, name): (out / 'config.json').write_text('{}'); print('half', flush=True); time.sleep(60)\n"
         "models.convert = half; models.resolve(sys.argv[1])"
     )
@@ -540,8 +540,7 @@ def test_the_hub(cache, tiny, tmp_path):
 
 
 def test_listing_needs_no_torch():
-    code = (
-        "import sys; from peergrad.engines.local import models; models.cached(); print(models.MODELS.keys() & {'smollm2'});"
-    )
+    code = "import sys; from peergrad.engines.local.fetch import models; models.cached()\n"
+    code += "print(models.MODELS.keys() & {'smollm2'});"
     code += "print([m for m in ('torch', 'transformers', 'huggingface_hub', 'gguf', 'tokenizers') if m in sys.modules])"
     assert run(code).stdout == "{'smollm2'}\n[]\n"

@@ -65,10 +65,11 @@ def test_what_a_model_or_a_file_said_is_harmless():
 
 def test_before_and_after():
     stream = io.StringIO()
-    steps = [{"phase": "train", "replies/readable": share / 10} for share in range(10)]
-    evals = [{"phase": "eval", "eval/direct/sums/correct": share} for share in (0.0, 0.5)]
+    steps = [{"phase": "train", "step": s, "warm": 0, "replies/readable": s / 10, "mine": 1.5} for s in range(10)]
+    evals = [{"phase": "eval", "step": s, "warm": 0, "eval/direct/sums/correct": s / 2} for s in (0, 1)]
     before_and_after(Console(file=stream, width=120), [*steps, *evals])
     rows = [line.split() for line in stream.getvalue().splitlines()]
-    assert next(row for row in rows if "readable" in row)[-2:] == ["5%", "85%"]
-    assert next(row for row in rows if "correct" in row)[-2:] == ["0%", "50%"]
+    assert ["mine", "1.5", "1.5"] in rows
+    assert next(row for row in rows if "Readable" in row)[-2:] == ["5%", "85%"]
+    assert next(row for row in rows if "alone," in row)[-2:] == ["0%", "50%"]
     before_and_after(Console(file=stream), [])

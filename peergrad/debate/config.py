@@ -1,0 +1,110 @@
+"""The settings of a debate. A protocol of one's own brings its own: every field of its dataclass is a setting."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, TypeVar, cast
+
+from peergrad.debate.contract import Order
+from peergrad.debate.errors import UserError
+from peergrad.debate.fields import nearest
+from peergrad.debate.imports import is_import_path, where_it_failed
+from peergrad.debate.personas import PERSONAS
+from peergrad.debate.prompts import Wording
+from peergrad.debate.protocol import BaseProtocol, Recorded, imported_protocol, own_protocol
+from peergrad.debate.protocols import Parallel, Sequential
+
+T = TypeVar("T")
+DEBATES: dict[str, type[BaseProtocol]] = {"parallel": Parallel, "sequential": Sequential}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DebateConfig:
+    """How a debate goes."""
+
+    protocol: str = "parallel"
+    """All agents of a round speak at once and see earlier rounds (parallel), or in turn (sequential); or module:name."""
+    agents: int = 3
+    """How many copies of the policy debate a question; votes need at least 3."""
+    max_rounds: int = 3
+    """Every agent speaks once a round. Sequential debates may end earlier, when all agree."""
+    max_tokens: int = 1024
+    """The longest reply, in tokens; one that is cut off is unreadable."""
+    wording: Wording = "full"
+    """Full instructions with an example, or brief ones for a model that knows the form (after a warm start)."""
+    order: Order = "strict"
+    """Whether the sections of a reply must come in the order of the contract."""
+    temperature: float = 1.0
+    """Sampling temperature of sequential debates; in parallel ones each persona has its own."""
+    history_rounds: int = -1
+    """Sequential: how many rounds a prompt shows, the running one included; -1 is all."""
+    max_chars_per_field: int = 4000
+    """Sequential: longer sections of others are clipped to this many characters."""
+
+    def __post_init__(self) -> None:
+        if self.protocol not in DEBATES and not is_import_path(self.protocol):
+            hint = nearest(self.protocol, tuple(DEBATES))
+            raise UserError(f"protocol: {self.protocol!r} is not known; {hint}, or module:name of your own")
+
+    def build(self, temperature: float | None = None) -> BaseProtocol:
+        """The protocol itself, all of it sampled at one temperature where an engine has no other.
+
+        One's own is imported by ``with_protocol``; until then it is only recorded, which is enough to show what was said.
+        """
+        kind = DEBATES.get(self.protocol) or imported_protocol(self.protocol)
+        if kind is None:
+            return Recorded(agents=self.agents, max_tokens=self.max_tokens, protocol=self.protocol)
+        names = {field.name for field in dataclasses.fields(kind)}
+        settings = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        if temperature is not None and settings.get("temperature", temperature) != temperature:
+            given = f"temperature: {self.temperature} is not possible with this engine"
+            raise UserError(f"{given}, where all debates are at {temperature:g}; give {temperature:g}")
+        if temperature is not None and kind is Parallel:
+            settings["personas"] = tuple(replace(persona, temperature=temperature) for persona in PERSONAS)
+        try:
+            return kind(**settings)
+        except UserError:
+            raise
+        except Exception as error:  # it may be somebody's code
+            raise UserError(f"protocol: {self.protocol} refuses its settings ({where_it_failed(error)})") from error
+
+
+def _default(field: dataclasses.Field[Any], protocol: str) -> Any:
+    if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+        raise UserError(f"protocol: {protocol!r} has no default for {field.name}; give it one")
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+@cache
+def _section(protocol: str) -> type[DebateConfig]:
+    """The settings of a debate by a protocol of one's own: the usual ones, and its fields."""
+    kind = own_protocol(protocol)
+    types = typing.get_type_hints(kind, include_extras=True)
+    usual = {field.name for field in dataclasses.fields(DebateConfig)}
+    more: list[Any] = [
+        (field.name, types[field.name], dataclasses.field(default=_default(field, protocol)))
+        for field in dataclasses.fields(kind)
+        if field.name not in usual
+    ]
+    return dataclasses.make_dataclass(kind.__name__, more, bases=(DebateConfig,), frozen=True, kw_only=True)
+
+
+def with_protocol(config: T, protocol: str | BaseProtocol) -> T:
+    """Settings with another protocol, by its name or as it is. One's own is imported here, and its fields become settings
+    beside the usual ones.
+
+    Example: ``with_protocol(preset("demo"), "my_protocol:Panel")``
+    """
+    debate = cast("DebateConfig", config.debate)  # type: ignore[attr-defined]
+    usual = {field.name: getattr(debate, field.name) for field in dataclasses.fields(DebateConfig)}
+    own: Mapping[str, Any] = {}
+    if isinstance(protocol, BaseProtocol):
+        own = {field.name: getattr(protocol, field.name) for field in dataclasses.fields(protocol)}
+        protocol = protocol.name
+    section = _section(protocol) if is_import_path(protocol) else DebateConfig
+    values = usual | {name: value for name, value in own.items() if hasattr(section, name)} | {"protocol": protocol}
+    return replace(config, debate=section(**values))  # type: ignore[type-var]

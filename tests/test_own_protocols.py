@@ -1,0 +1,211 @@
+"""A protocol of one's own by its import path: in Python, in a run, on the command line; what does not fit is a sentence."""
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from peergrad import Question, Scripted, UserError, dump, load, play, preset, score, train_run, with_protocol
+from peergrad.config import from_folder
+from peergrad.debate import protocol as protocols
+from peergrad.debate.contract import read
+from peergrad.debate.protocol import Recorded, own_protocol
+from peergrad.debate.types import Contract
+from peergrad.learn.credit import section_tokens
+from peergrad.runs.folder import Run
+from peergrad.runs.training import plan
+from peergrad.settings import flat, to_toml
+from peergrad.web.report import report
+from tests.runs.test_run import settings
+
+ROOT = Path(__file__).parent.parent
+PEERGRAD = str(Path(sys.executable).parent / "peergrad")
+PARROT = ROOT / "tests" / "fixtures" / "parrot"
+PANEL = "my_protocol:Panel"
+BALLOT = "<evaluation>both are short</evaluation><comparison>{}</comparison>"
+
+
+@pytest.fixture
+def panel(monkeypatch):
+    """The example, named by a person."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / "examples")])
+    monkeypatch.setattr(protocols, "_own", {})
+    return own_protocol(PANEL)
+
+
+def debate(panel, agents=3):
+    def script(ask):
+        others = [agent for agent in range(agents) if agent != ask.agent]
+        return (
+            f"The answer is \\boxed{{{ask.agent}}}."
+            if ask.round == 0
+            else BALLOT.format("Agent {} > Agent {}".format(*others))
+        )
+
+    return asyncio.run(play(panel(agents=agents), Question("q", "What is 1 + 1?", "2", "boxed"), Scripted(script)))
+
+
+def test_turns_may_have_different_contracts_or_none(panel):
+    played = debate(panel)
+    assert [(turn.round, turn.answers, turn.votes) for turn in played.turns] == [(0, True, False)] * 3 + [
+        (1, False, True)
+    ] * 3
+    assert [turn.solution for turn in played.turns[:1]] == ["The answer is \\boxed{0}."]
+    assert [turn.solution for turn in played.turns[3:]] == [None] * 3
+    assert played.rounds == 2
+    assert [played.final_turn(agent) for agent in range(3)] == [0, 1, 2]
+    scored = score(played)
+    assert [vote.judged for vote in scored.tally.votes] == [(1, 2), (0, 2), (0, 1)]
+    gen = next(stream for stream in scored.streams if stream.name == "gen")
+    assert gen.values == (1.0, 0.0, -1.0, None, None, None)
+    assert section_tokens(played.turns[0], "solution") == slice(None), "without a contract all of a reply is its solution"
+    assert not scored.tally.missing
+
+
+def test_a_contract_without_votes_can_be_read():
+    parsed = read("<solution>4</solution>", Contract(("solution",)))
+    assert (parsed.error, parsed.votes, [section.name for section in parsed.sections]) == (None, (), ["solution"])
+
+
+def test_a_transcript_loads_with_the_protocol_and_without_it(panel, monkeypatch):
+    played = debate(panel)
+    line = dump(played)
+    assert load(line) == played
+    monkeypatch.setattr(protocols, "_own", {})
+    recorded = load(line)
+    assert isinstance(recorded.protocol, Recorded)
+    assert recorded.protocol.wave(recorded) == []
+    assert [turn.parsed.votes for turn in recorded.turns] == [turn.parsed.votes for turn in played.turns]
+    assert [(turn.round, turn.contract, turn.solution) for turn in recorded.turns] == [
+        (turn.round, turn.contract, turn.solution) for turn in played.turns
+    ]
+    for before, after in zip(score(played).streams, score(recorded).streams, strict=True):
+        assert before == after
+    assert json.loads(dump(recorded)) == json.loads(line)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"votes": [[0, "<", 1]]}, "votes\\[0\\]\\[1\\]"),
+        ({"votes": [[0, ">"]]}, "is no vote"),
+        ({"votes": 7}, "is not a list"),
+        ({"sections": {"evaluation": [0, 10**6]}}, "sections.evaluation"),
+        ({"sections": {"evaluation": [5, 2]}}, "is no span"),
+        ({"round": -1}, "round"),
+        ({"contract": [7]}, "contract"),
+        ({"consensus": "YES"}, "consensus"),
+    ],
+)
+def test_a_damaged_transcript_of_an_unknown_protocol_is_a_sentence(panel, monkeypatch, change, why):
+    line = json.loads(dump(debate(panel)))
+    line["turns"][3] |= change
+    monkeypatch.setattr(protocols, "_own", {})
+    with pytest.raises(UserError, match=why):
+        load(json.dumps(line))
+
+
+def test_its_fields_are_settings(panel, tmp_path):
+    config = with_protocol(preset("demo"), panel(heat=0.5))
+    assert flat(config)["heat"] == 0.5
+    assert config.debate.build() == panel(heat=0.5)
+    (tmp_path / "config.toml").write_text(to_toml(config))
+    assert from_folder(preset("demo"), tmp_path) == config
+
+
+def test_a_folder_imports_nothing(panel, tmp_path, monkeypatch):
+    config = with_protocol(preset("demo"), panel(heat=0.5))
+    (tmp_path / "config.toml").write_text(to_toml(config))
+    monkeypatch.setattr(protocols, "_own", {})
+    monkeypatch.setattr(protocols, "imported", lambda *_: pytest.fail("a folder named it"))
+    sent = from_folder(preset("demo"), tmp_path)
+    assert "heat" not in flat(sent)
+    assert isinstance(plan(sent).protocol, Recorded)
+
+
+def test_a_run_trains_with_it_and_resumes(panel, tmp_path, monkeypatch):
+    def config(steps, **more):
+        base = settings(tmp_path / "run", steps=steps, eval_questions=2, eval_debates=2)
+        return with_protocol(base, panel(max_tokens=24, **more))
+
+    asyncio.run(train_run(config(1)))
+    run = asyncio.run(train_run(config(2)))
+    steps = [line for line in run.metrics() if line["phase"] == "train"]
+    assert [line["step"] for line in steps] == [1, 2]
+    assert all(line["round"] == 1.5 for line in steps)
+    assert any(name.startswith("eval/debate/") for line in run.metrics() for name in line)
+    with pytest.raises(UserError, match=r"heat: the run in .* has 1\.0, not 0\.5"):
+        asyncio.run(train_run(config(3, heat=0.5)))
+    monkeypatch.setattr(protocols, "_own", {})
+    assert "Agent 0" in report(Run.open(run.path)), "shown by what was recorded"
+
+
+def command(*args, cwd=ROOT / "examples"):
+    made = subprocess.run([PEERGRAD, *map(str, args)], cwd=cwd, capture_output=True, text=True, check=False, timeout=100)
+    assert "Traceback" not in made.stderr
+    return made
+
+
+SMALL = ("--model", PARROT, "--max-tokens", 24, "--threads", 1)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    out = tmp_path_factory.mktemp("own") / "run"
+    small = ("--batch", 2, "--steps", 1, "--warm-steps", 0, "--eval-questions", 2, "--eval-debates", 0, "--rank", 2)
+    made = command("train", "--protocol", PANEL, *SMALL, "--heat", 0.8, *small, "--out", out)
+    assert made.returncode == 0, made.stderr
+    assert "heat = 0.8" in (out / "config.toml").read_text()
+    return out
+
+
+def test_a_run_is_scored_and_shown_where_the_module_is_not(trained, tmp_path):
+    assert command("score", trained / "debates" / "step_000001.jsonl", "--json", cwd=tmp_path).returncode == 0
+    assert command("report", trained, cwd=tmp_path).returncode == 0
+    refused = command("eval", "--model", trained, "--questions", 2, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "give --protocol my_protocol:Panel to import it" in refused.stderr
+
+
+def test_a_run_is_evaluated_where_a_person_names_it(trained, tmp_path):
+    made = command("eval", "--model", trained, "--questions", 2, "--protocol", PANEL, "--out", tmp_path / "eval", "--json")
+    assert made.returncode == 0, made.stderr
+    assert json.loads(made.stdout)["settings"]["heat"] == 0.8, "what is not given is the run's"
+
+
+def test_it_debates_on_the_command_line(tmp_path):
+    made = command("debate", "Why?", "--protocol", PANEL, *SMALL, "--json", "--out", tmp_path / "talk.jsonl")
+    assert made.returncode == 0, made.stderr
+    assert json.loads(made.stdout)["protocol"] == PANEL
+
+
+WRONG = {
+    "P = 7": "is of type int, not a dataclass derived from peergrad.BaseProtocol",
+    "class P: ...": "is the class P, not a dataclass derived",
+    "": "has no 'P'",
+    "from peergrad import BaseProtocol as P": "failed .NotImplementedError",
+    "from dataclasses import dataclass\nfrom peergrad import BaseProtocol\n@dataclass(frozen=True, kw_only=True)\n"
+    "class P(BaseProtocol):\n    more: int\n": "has no default for more; give it one",
+    "from dataclasses import dataclass\nfrom peergrad import BaseProtocol\n@dataclass(frozen=True, kw_only=True)\n"
+    "class P(BaseProtocol):\n    def wave(self, debate):\n        return 1 / 0\n": r"ZeroDivisionError: .*own.py, line 6",
+}
+
+
+@pytest.mark.parametrize("module", WRONG)
+def test_what_does_not_fit_is_a_sentence(tmp_path, module):
+    (tmp_path / "own.py").write_text(module)
+    made = command(
+        "debate", "Why?", "--protocol", "own:P", "--model", PARROT, "--max-tokens", 8, "--threads", 1, cwd=tmp_path
+    )
+    assert made.returncode == 2
+    assert re.search(WRONG[module], made.stderr.replace("\n", " ")), made.stderr
+
+
+def test_an_unknown_name_is_refused():
+    made = command("train", "--protocol", "paralel", "--dry-run")
+    assert made.returncode == 2
+    assert "did you mean 'parallel'?, or module:name of your own" in made.stderr
