@@ -75,7 +75,7 @@ class KeepConfig:
     """What is kept and when."""
 
     out: Annotated[Path | None, RESUMABLE] = None
-    """The run folder; unset, runs/ and the name of the preset. The same command goes on with what is there."""
+    """The run folder; unset, runs/ and the name of the preset. The same command resumes what is there."""
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     """Makes a run on a CPU repeatable to the byte."""
     save_every: Annotated[int, Range(0), RESUMABLE] = 0
@@ -139,7 +139,7 @@ class MeasureConfig:
     cost: Cost = "processed"
     """What equal cost means: all tokens processed, prompts included, or only those sampled."""
     out: Annotated[Path | None, RESUMABLE] = None
-    """The folder of the result; unset, evals/ in the run's folder or here. The same command goes on with what is there."""
+    """The folder of the result; unset, evals/ in the run's folder or here. The same command resumes what is there."""
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     """Makes an evaluation on a CPU repeatable."""
 
@@ -174,7 +174,7 @@ class SeatsConfig:
     questions: Annotated[int, Range(0)] = 0
     """Only so many questions of the task, from the first; 0 is all."""
     out: Annotated[Path | None, RESUMABLE] = None
-    """The transcript, a .jsonl file; unset, one in debates/. The same command goes on with what is there."""
+    """The transcript, a .jsonl file; unset, one in debates/. The same command resumes what is there."""
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     """Another seed makes another debate."""
 

@@ -32,8 +32,8 @@ from peergrad.tasks.own import is_own_task
 from peergrad.tasks.rows import stem
 from peergrad.terminal.debate import DebateView
 from peergrad.terminal.progress import ProgressView
-from peergrad.terminal.text import money
 from peergrad.terminal.turns import Page, one_line, print_ending, took
+from peergrad.terminal.view import money
 
 WEAK_TOKENS = 128
 

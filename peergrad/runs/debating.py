@@ -12,6 +12,7 @@ from typing import Any
 
 from peergrad.config import DebatesConfig
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.imports import is_import_path
 from peergrad.debate.play import play_all
 from peergrad.debate.protocol import playable
 from peergrad.debate.sampler import Answer, Sampler, Seats, all_of, answered
@@ -60,6 +61,8 @@ class DebatesPlan:
         """What decides what is said."""
         config = flat(self.config)
         settings = {name: config[name] for name in (*flat(self.config.debate), "style", "stops", "send_temperature", "seed")}
+        if is_import_path(self.config.engine.engine):
+            settings["engine"] = self.config.engine.engine
         seats = [
             {"model": one.base, "adapter": str(one.adapter) if one.adapter else None, "server": one.url} for one in self.refs
         ]

@@ -16,9 +16,8 @@ from peergrad.debate.quote import visible
 from peergrad.debate.types import Ask, Debate, Protocol, Reply, Turn
 from peergrad.measure.ending import seat_name
 from peergrad.runs.debating import SessionCost
-from peergrad.terminal.text import money
 from peergrad.terminal.turns import Page, print_turn
-from peergrad.terminal.view import View
+from peergrad.terminal.view import View, money
 
 _TAG = re.compile("|".join(map(re.escape, FULL.tags)))
 

@@ -20,8 +20,7 @@ from peergrad.measure.shown import live_values
 from peergrad.measure.table import rows_before_and_after
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.skipped import Skipped
-from peergrad.terminal.text import clock
-from peergrad.terminal.view import View
+from peergrad.terminal.view import View, clock
 
 _GRACE_S = 20.0
 
