@@ -20,8 +20,7 @@ from peergrad.measure.shown import live_values
 from peergrad.measure.table import rows_before_and_after
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.skipped import Skipped
-from peergrad.terminal.text import clock
-from peergrad.terminal.view import View
+from peergrad.terminal.view import View, clock
 
 _GRACE_S = 20.0
 
@@ -55,12 +54,12 @@ class RunView(View):
         """A step under way is worth waiting for, but not for longer than this: it will be repeated."""
         return _GRACE_S if self.phase in ("training", "saving", "warm start") else 0.0
 
-    def begin(self, phase: str, at: Progress, debates: int) -> None:
-        self.phase, self._at, self._debates, self._done = phase, at, debates, 0
+    def begin(self, phase: str, debates: int, at: Progress | None = None) -> None:
+        self.phase, self._at, self._debates, self._done = phase, at or Progress(), debates, 0
         if not self._terminal and phase == "evaluating":
-            self.say(f"{phase} {at.name}")
+            self.say(f"{phase} {self._at.name}")
 
-    def debate(self, debate: Debate | None) -> None:
+    def debate(self, debate: Debate | None, seconds: float | None = None) -> None:  # noqa: ARG002
         self._done += debate is not None
 
     def line(self, phase: str, at: Progress, metrics: Mapping[str, Any]) -> None:

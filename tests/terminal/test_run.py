@@ -24,9 +24,9 @@ def shown(terminal, act):
 
 def test_plain_lines():
     def act(screen):
-        screen.begin("warm start", Progress(), 0)
+        screen.begin("warm start", 0, Progress())
         screen.line("warm", Progress(0, 1), {"warm/loss": 0.9, "time/train_s": 3.0})
-        screen.begin("sampling", Progress(3), 4)
+        screen.begin("sampling", 4, Progress(3))
         screen.debate(None)
         screen.line("train", Progress(3), LINE)
         screen.line("eval", Progress(3), {"eval/direct/sums/correct": 0.25, "eval/debate/sums/replies/readable": 1.0})
@@ -42,7 +42,7 @@ def test_plain_lines():
 def test_a_terminal_shows_the_running_step():
     def act(screen):
         screen.line("train", Progress(2), LINE)
-        screen.begin("sampling", Progress(3), 4)
+        screen.begin("sampling", 4, Progress(3))
 
     text = shown(True, act)
     assert "step 3/10" in text
