@@ -20,7 +20,7 @@ from pathlib import Path
 from peergrad.config import TrainConfig, preset
 from peergrad.debate.types import Ask, Reply
 from peergrad.engines.local import engine as local
-from peergrad.engines.local.sample.generate import Generator
+from peergrad.engines.local.sample.scheduler import Scheduler
 from peergrad.learn.trainer import StepStats
 from peergrad.runs.folder import Run
 from peergrad.runs.training import load_engine, train_run
@@ -78,9 +78,9 @@ def main() -> None:
     def settings(name: str, **more: object) -> TrainConfig:
         return changed(preset("demo"), base | {"out": folder / name} | more, "benchmark")
 
-    timed(Generator, "_prefill", "prompts")
-    timed(Generator, "_draw", "drawing tokens")
-    timed(Generator, "_merged", "merging the adapter")
+    timed(Scheduler, "_prefill", "prompts")
+    timed(Scheduler, "_decode", "decoding tokens")
+    timed(Scheduler, "_merge", "merging the adapter")
     timed(local, "gradient", "gradient")
     timed(Run, "keep", "keeping debates")
 

@@ -74,7 +74,10 @@ async def main() -> None:
     async with Batcher(full, max_calls=1) as sampler:
         await play_all(Parallel(agents=3, max_rounds=3, max_tokens=args.tokens), questions, sampler)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"peergrad: {full.seconds:.1f} s, {local.generator.prefilled} tokens prefilled, peak {peak:.2f} GiB", flush=True)
+    print(
+        f"peergrad: {full.seconds:.1f} s, {local.scheduler.prefilled_tokens} tokens prefilled, peak {peak:.2f} GiB",
+        flush=True,
+    )
     prompts = sum(len(prompt) for wave in full.waves for prompt in wave)
     peer = peer_seconds(full.waves, args.tokens)
     print(f"transformers.generate: {peer:.1f} s, {prompts} tokens prefilled", flush=True)
@@ -84,7 +87,7 @@ async def main() -> None:
         "peergrad_s": round(full.seconds, 1),
         "transformers_s": round(peer, 1),
         "ratio": round(peer / full.seconds, 2),
-        "prefilled": local.generator.prefilled,
+        "prefilled": local.scheduler.prefilled_tokens,
         "prefilled_by_peer": prompts,
         "peak_gib": round(peak, 2),
     }

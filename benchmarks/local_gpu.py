@@ -25,7 +25,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from peergrad.engines.local.model.decoder import Decoder
 from peergrad.engines.local.model.forward import Adapter
 from peergrad.engines.local.model.lora import Lora, LoraRules
-from peergrad.engines.local.sample.generate import Generator, Job
+from peergrad.engines.local.sample.scheduler import Job, Scheduler
 from peergrad.engines.local.train.backward import gradient
 from peergrad.learn.datums import Datum
 
@@ -63,7 +63,7 @@ class Bench:
         start = time.perf_counter()
         self.dtype = args.dtype
         self.decoder = Decoder(model(args.tiny, self.device, self.dtype))
-        self.generator: Generator | None = None
+        self.scheduler: Scheduler | None = None
         self.sync()
         self.loaded_s = time.perf_counter() - start
         self.result: dict[str, object] = {"benchmark": "local_gpu", "machine": self.machine()}
@@ -83,12 +83,12 @@ class Bench:
         return Job(prompt, new, 1.0, uniforms, frozenset(), lambda _: False)
 
     def sample(self, jobs: list[Job], adapter: Adapter | None = None, weights: int = 0) -> float:
-        if self.generator is None:
+        if self.scheduler is None:
             kv_bytes = int((0.2 if self.tiny else 90) * 2**30)
-            self.generator = Generator(self.decoder, kv_bytes=kv_bytes, max_rows=1024, prefill_tokens=16384)
+            self.scheduler = Scheduler(self.decoder, kv_bytes=kv_bytes, max_rows=1024, prefill_tokens=16384)
         self.sync()
         start = time.perf_counter()
-        self.generator.run(jobs, adapter, weights, threading.Event())
+        self.scheduler.run(jobs, adapter, weights, threading.Event())
         self.sync()
         return time.perf_counter() - start
 
@@ -142,7 +142,7 @@ class Bench:
         8 replies of 300 to each. ``debates``: lengths, replies and what is shared as in a step of a real run (64 questions,
         5 agents, 2 rounds; Qwen2.5-Coder-1.5B on GSM8K).
         """
-        self.generator = None  # training and sampling share the memory; here each is measured by itself
+        self.scheduler = None  # training and sampling share the memory; here each is measured by itself
         gc.collect()
         if not self.tiny:
             torch.cuda.empty_cache()
@@ -170,7 +170,7 @@ class Bench:
                     seconds.append(time.perf_counter() - start)
                 peak = 0 if self.tiny else torch.cuda.max_memory_allocated() / 2**30
                 found = {"tok_s": round(total / statistics.median(seconds[1:])), "peak_gib": round(peak, 1)}
-                table[f"{name}, {tokens}"] = found | {"tokens": total, "retried": made.retried, "why": made.why}
+                table[f"{name}, {tokens}"] = found | {"tokens": total, "retried": made.retried, "error": made.error}
                 print("train", name, "micro-batch", tokens, table[f"{name}, {tokens}"], flush=True)
         self.result["train"] = table
 

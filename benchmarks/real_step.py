@@ -34,7 +34,7 @@ from peergrad.debate.play import Played
 from peergrad.debate.protocols import Direct
 from peergrad.engines.local.engine import Local
 from peergrad.engines.local.model.lora import LoraRules
-from peergrad.engines.local.sample.generate import Generator
+from peergrad.engines.local.sample.scheduler import Scheduler
 from peergrad.engines.registry import engine_of
 from peergrad.learn.datums import Datum
 from peergrad.learn.train import self_play, train
@@ -44,7 +44,7 @@ from peergrad.runs.training import Plan, plan
 from peergrad.settings import changed
 from peergrad.tasks.base import grade_all
 
-PARTS = ("_admit", "_prefill", "_draw", "_collect", "_close")
+PARTS = ("_admit", "_prefill", "_decode", "_collect", "_retire")
 
 
 @dataclass
@@ -66,7 +66,7 @@ def sampled(played: Played) -> int:
 def timed(spent: dict[str, float]) -> None:
     """Add up how long the host spends in each part of sampling; waiting for the device counts where it happens."""
     for name in PARTS:
-        real = getattr(Generator, name)
+        real = getattr(Scheduler, name)
 
         def timing(*args: Any, real: Callable[..., Any] = real, name: str = name, **more: Any) -> Any:
             started = time.perf_counter()
@@ -75,7 +75,7 @@ def timed(spent: dict[str, float]) -> None:
             finally:
                 spent[name] += time.perf_counter() - started
 
-        setattr(Generator, name, timing)
+        setattr(Scheduler, name, timing)
 
 
 async def debates(made: Plan, local: Local) -> AsyncIterator[Took]:

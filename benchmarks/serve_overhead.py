@@ -87,7 +87,7 @@ def main(model: str, count: int, tokens: int, kv_gb: float, train_tokens: int, r
     os.environ.setdefault("PYTHONPATH", str(Path(__file__).parent.parent))
     here = Local.load_model(model, max_rows=count, kv_gb=kv_gb, train_tokens=train_tokens)
     local = asyncio.run(measured(here, asks, repeats))
-    here.generator.release()
+    here.scheduler.release()
     with served(model, count, kv_gb, train_tokens) as url:
         far = asyncio.run(measured(Tinker(EngineConfig(model=model, base_url=url)), asks, repeats))
     found = {"local_sampled_per_s": local[0], "served_sampled_per_s": far[0], "local_trained_per_s": local[1]}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from peergrad.debate.bounds import Above, Range
+from peergrad.debate.bounds import RESUMABLE, Above, Range
 from peergrad.debate.config import DebateConfig, with_protocol
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
@@ -74,21 +74,21 @@ class WarmConfig:
 class KeepConfig:
     """What is kept and when."""
 
-    out: Path | None = None
-    """The run folder; unset, runs/ and the name of the preset. The same command goes on with what is there."""
+    out: Annotated[Path | None, RESUMABLE] = None
+    """The run folder; unset, runs/ and the name of the preset. The same command resumes what is there."""
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     """Makes a run on a CPU repeatable to the byte."""
-    save_every: Annotated[int, Range(0)] = 0
+    save_every: Annotated[int, Range(0), RESUMABLE] = 0
     """Keep the checkpoint of every so many steps for good; 0 keeps the newest only."""
-    eval_every: Annotated[int, Range(0)] = 0
+    eval_every: Annotated[int, Range(0), RESUMABLE] = 0
     """Evaluate after every so many steps; 0 only before and after. Needs eval_questions."""
-    log_to: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
+    log_to: Annotated[tuple[Literal["tensorboard", "wandb", "trackio"], ...], RESUMABLE] = ()
     """Send metrics there too; files are always written."""
-    metrics: tuple[str, ...] = ()
+    metrics: Annotated[tuple[str, ...], RESUMABLE] = ()
     """Metrics of your own, each as module:name; the built-in ones are always measured."""
-    alarms: tuple[str, ...] = ()
+    alarms: Annotated[tuple[str, ...], RESUMABLE] = ()
     """Alarms of your own, each as module:name."""
-    stop_on_alarm: bool = False
+    stop_on_alarm: Annotated[bool, RESUMABLE] = False
     """Stop when an alarm sounds, rather than only say so."""
 
     @property
@@ -138,8 +138,8 @@ class MeasureConfig:
     """Their temperature, and that of the majority vote that costs as much as a debate."""
     cost: Cost = "processed"
     """What equal cost means: all tokens processed, prompts included, or only those sampled."""
-    out: Path | None = None
-    """The folder of the result; unset, evals/ in the run's folder or here. The same command goes on with what is there."""
+    out: Annotated[Path | None, RESUMABLE] = None
+    """The folder of the result; unset, evals/ in the run's folder or here. The same command resumes what is there."""
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     """Makes an evaluation on a CPU repeatable."""
 
@@ -173,8 +173,8 @@ class SeatsConfig:
     """Of typed questions: boxed asks for the final answer in \\boxed{}, so that answers can be compared."""
     questions: Annotated[int, Range(0)] = 0
     """Only so many questions of the task, from the first; 0 is all."""
-    out: Path | None = None
-    """The transcript, a .jsonl file; unset, one in debates/. The same command goes on with what is there."""
+    out: Annotated[Path | None, RESUMABLE] = None
+    """The transcript, a .jsonl file; unset, one in debates/. The same command resumes what is there."""
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     """Another seed makes another debate."""
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from peergrad.debate.sampler import Sampler
 from peergrad.learn.trainer import Trainer
-from peergrad.runs.evaluation import EvalWatcher
 from peergrad.runs.watch import Watcher
 from tests.bandit import Bandit, BanditSampler
-from tests.runs import test_check, test_evaluation, test_lost, test_run
+from tests.runs import test_evaluation, test_lost, test_run
 from tests.test_faults import Faulty
 
 
@@ -21,9 +20,5 @@ def samplers(
     return [bandit, faulty, mortal, poisoned]
 
 
-def watchers(heard: test_lost.Heard) -> list[Watcher]:
-    return [heard]
-
-
-def eval_watchers(nobody: test_evaluation.Nobody, quiet: test_check.Quiet) -> list[EvalWatcher]:
-    return [nobody, quiet]
+def watchers(heard: test_lost.Heard, nobody: test_evaluation.Nobody) -> list[Watcher]:
+    return [heard, nobody]

@@ -33,6 +33,9 @@ def test_the_example_on_the_command_line(tmp_path):
     measured = [line.get("votes/length") for line in lines if line["phase"] == "train"]
     assert len(measured) == 2
     assert all(measured)
+    assert f", votes/length {measured[-1]:.4g}" in done.stdout  # in the live view
+    assert "\nvotes/length " in done.stdout  # in the table at the end
+    assert "Other metrics" in (tmp_path / "run" / "report.html").read_text()
     for name, why in (("my_metrics:vote_lenght", "has no 'vote_lenght'"), ("vote_length", "is no import path")):
         for flag in ("--metrics", "--alarms"):
             done = subprocess.run([*command, flag, name], cwd=EXAMPLES, capture_output=True, text=True, check=False)

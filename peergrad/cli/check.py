@@ -19,7 +19,7 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
 from peergrad.runs.preflight import Checked, Forecast, check
 from peergrad.terminal.progress import ProgressView
-from peergrad.terminal.text import clock, money
+from peergrad.terminal.view import clock, money
 
 base_settings = train_settings
 _COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "unknown": "yellow"}

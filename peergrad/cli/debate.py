@@ -19,11 +19,12 @@ from peergrad.cli.signals import run_until_done
 from peergrad.config import DebatesConfig, TrainConfig, from_folder
 from peergrad.debate.errors import UserError
 from peergrad.debate.style import STYLES
-from peergrad.debate.types import Ask, Debate, Question, Reply
+from peergrad.debate.types import Debate, Question
 from peergrad.measure.ending import Ending, as_object, ending, used
 from peergrad.runs import debating
-from peergrad.runs.debating import WEAK, DebatesPlan, Took, debate_all
+from peergrad.runs.debating import WEAK, DebatesPlan, SessionCost, debate_all
 from peergrad.runs.model_ref import run_of, trained_engine
+from peergrad.runs.watch import Watcher
 from peergrad.settings import changed, flat, from_file
 from peergrad.tasks.lines import lines_of, typed_questions
 from peergrad.tasks.open import open_questions
@@ -31,8 +32,8 @@ from peergrad.tasks.own import is_own_task
 from peergrad.tasks.rows import stem
 from peergrad.terminal.debate import DebateView
 from peergrad.terminal.progress import ProgressView
-from peergrad.terminal.text import money
 from peergrad.terminal.turns import Page, one_line, print_ending, took
+from peergrad.terminal.view import money
 
 WEAK_TOKENS = 128
 
@@ -151,10 +152,9 @@ def _one(plan: DebatesPlan) -> None:
         view.page.line(plan.questions[0].text if len(plan.questions[0].text) < 1000 else plan.questions[0].id, "bold")
         view.page.show()
         _advise(plan, view)
-        listener = view if console.is_terminal else None
-        work = run_until_done(lambda _: debate_all(plan, view, listener), view, lambda: str(plan.out))
+        work = run_until_done(lambda _: debate_all(plan, view), view, lambda: str(plan.out))
         (debate,) = asyncio.run(work)
-    page, spent = view.page, view.took
+    page, spent = view.page, view.spent
     print_ending(page, ending(debate))
     replies = len(debate.turns) + (debate.verdict is not None)
     usd, seconds = (spent.usd, spent.seconds) if spent else (plan.usd(debate), None)
@@ -173,7 +173,7 @@ def _many(plan: DebatesPlan, as_json: bool) -> None:
     view.say(results.summary())
 
 
-class _Results:
+class _Results(Watcher):
     """A watcher of many debates: a bar, and the outcome of each as it ends."""
 
     def __init__(self, plan: DebatesPlan, view: ProgressView, page: Page, as_json: bool) -> None:
@@ -181,21 +181,21 @@ class _Results:
         self.say, self.warn = view.say, view.warn
         self._by: dict[str, int] = {}
         self._reader_left = False
-        self._took = Took()
+        self._cost = SessionCost()
 
-    def begin(self, kept: Sequence[Debate], missing: int) -> None:
-        if kept:
-            self.say(f"{len(kept)} kept from before in {self._plan.out}")
-        for debate in kept:
+    def resumed(self, debates: Sequence[Debate]) -> None:
+        self.say(f"{len(debates)} kept from before in {self._plan.out}")
+        for debate in debates:
             self._report(debate, None)
-        if missing:
-            self._view.begin("debates", missing)
 
-    def replied(self, ask: Ask, reply: Reply, took: Took) -> None:  # noqa: ARG002
-        self._view.note(f"debates, {took.prompt + took.sampled:,} tokens{money(took.usd)}")
+    def begin(self, phase: str, debates: int, at: object = None) -> None:  # noqa: ARG002
+        self._view.begin(phase, debates)
 
-    def ended(self, debate: Debate | None, took: Took, seconds: float) -> None:
-        self._took = took
+    def cost(self, so_far: SessionCost) -> None:
+        self._cost = so_far
+        self._view.note(f"debates, {so_far.prompt + so_far.sampled:,} tokens{money(so_far.usd)}")
+
+    def debate(self, debate: Debate | None, seconds: float | None = None) -> None:
         self._view.debate(debate)
         if debate:
             self._report(debate, seconds)
@@ -226,7 +226,7 @@ class _Results:
 
     def summary(self) -> str:
         by = ", ".join(f"{self._by[what]} {how}" for what, how in _HOW.items() if what in self._by)
-        spent = self._took
+        spent = self._cost
         tokens = f"{spent.prompt:,} tokens read and {spent.sampled:,} sampled{money(spent.usd)}"
         count = sum(self._by.values())
         return f"{count} debate{'s' * (count > 1)} ({by}); {tokens}, {spent.seconds:,.1f} s; saved in {self._plan.out}"

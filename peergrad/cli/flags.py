@@ -70,6 +70,11 @@ def train_settings(args: Sequence[str]) -> TrainConfig:
     return from_file(config, flags.config) if flags.config else config
 
 
+def say(sentence: str) -> None:
+    """Print a sentence on stderr."""
+    print(visible(sentence), file=sys.stderr, flush=True)
+
+
 def warn(sentence: str) -> None:
     """Print a warning on stderr."""
-    print(f"warning: {visible(sentence)}", file=sys.stderr)
+    say(f"warning: {sentence}")

@@ -15,11 +15,11 @@ from typing import Any
 
 import tyro
 
+from peergrad import __version__
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
 
 COMMANDS = ("score", "rescore", "models", "train", "check", "eval", "debate", "compare", "report", "export", "serve")
-COMMANDS += ("version",)
 _WITH_SETTINGS = ("train", "check", "eval", "debate")  # their flags begin with what a preset, a file or a run says
 
 
@@ -49,8 +49,14 @@ def _run(args: Sequence[str]) -> None:
     else:  # all are imported, to be listed
         for name in COMMANDS:
             app.command(name=name)(_command(name, []))
+        app.command(version)
     config: Any = (tyro.conf.OmitArgPrefixes,)
     app.cli(args=args, config=config, prog="peergrad", description=sys.modules["peergrad"].__doc__, use_underscores=False)
+
+
+def version() -> None:
+    """Print the version."""
+    print(__version__)
 
 
 def _command(name: str, args: Sequence[str]) -> Callable[..., None]:

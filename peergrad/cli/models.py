@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
+from peergrad.cli.flags import say
 from peergrad.debate.quote import visible
 from peergrad.engines.local.fetch import models  # needs no torch until something is converted
 
@@ -15,7 +14,7 @@ def command(get: str | None = None) -> None:
         get: Download and convert a model now: an alias, a hub id or a GGUF file. A later run then starts quickly.
     """
     if get is not None:
-        models.prefetch(get, say=lambda sentence: print(visible(sentence), file=sys.stderr))
+        models.prefetch(get, say=say)
         return
     print("Built in:")
     for model in models.MODELS.values():

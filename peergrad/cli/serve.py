@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import re
 import socket
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from peergrad.cli.flags import Inline
-from peergrad.debate.bounds import Above, Range
+import tyro
+
+from peergrad.cli.flags import Inline, say
+from peergrad.debate.bounds import Range
 from peergrad.debate.errors import UserError
-from peergrad.debate.quote import visible
+from peergrad.engines.config import EngineConfig
 from peergrad.engines.shared.addresses import is_loopback
 from peergrad.settings import check
 
@@ -22,9 +23,12 @@ _BACKLOG = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeConfig:
-    """What is served, and to whom."""
+class ServeConfig(EngineConfig):
+    """What is served, and to whom: a model of the local engine, with its settings."""
 
+    engine: Annotated[Literal["local"], tyro.conf.Fixed, tyro.conf.Suppress] = "local"
+    base_url: Annotated[None, tyro.conf.Fixed, tyro.conf.Suppress] = None
+    deadline_s: Annotated[float, tyro.conf.Fixed, tyro.conf.Suppress] = 1800.0
     model: str = "smollm2"
     """An alias (smollm2), a hub id, a folder, or a GGUF file. Clients name it in the same words."""
     out: Path = Path("served")
@@ -33,16 +37,6 @@ class ServeConfig:
     """The address to listen at. Any other than this machine's own needs a key, in the environment (PEERGRAD_SERVE_KEY)."""
     port: Annotated[int, Range(0, 65535)] = 8000
     """And its port; 0 takes a free one."""
-    device: str | None = None
-    """Where the model runs, such as cpu or cuda; unset, a GPU if there is one."""
-    dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    """Precision of the base model; unset, float32 on a CPU and bfloat16 on a GPU."""
-    threads: Annotated[int | None, Range(1, 1024)] = None
-    """CPU threads; unset, one per core."""
-    kv_gb: Annotated[float | None, Above(0)] = None
-    """Memory for keys and values while sampling, in GiB; unset, 4 on a CPU and what a GPU has room for."""
-    max_rows: Annotated[int | None, Range(1)] = None
-    """How many replies are sampled at the same moment, at most; unset, 64 on a CPU and what a GPU has room for."""
     train_tokens: Annotated[int | None, Range(1)] = None
     """Tokens of a micro-batch, halved when memory runs out; unset, 4096 on a CPU and what a GPU has room for."""
     max_models: Annotated[int, Range(1)] = 8
@@ -75,7 +69,7 @@ def command(settings: Annotated[ServeConfig, Inline] = ServeConfig()) -> None:  
     except ImportError as error:
         raise UserError(f"serve: needs {error.name}; pip install 'peergrad[local,tinker,web]'") from None
 
-    _say(f"loading {settings.model}")
+    say(f"loading {settings.model}")
     engine = Local.load_model(
         settings.model,
         device=settings.device,
@@ -85,20 +79,16 @@ def command(settings: Annotated[ServeConfig, Inline] = ServeConfig()) -> None:  
         max_rows=settings.max_rows,
         train_tokens=settings.train_tokens,
         policies=settings.max_models,
-        say=_say,
+        say=say,
     )
     service = Service(
         engine, settings.model, settings.out, max_models=settings.max_models, max_samplers=settings.max_samplers
     )
     where, port = f"[{settings.host}]" if ":" in settings.host else settings.host, bound.getsockname()[1]
     app = application(service, key, loopback=where if is_loopback(settings.host) else None)
-    _say(f"serving {settings.model} at http://{where}:{port}; Ctrl-C stops")
+    say(f"serving {settings.model} at http://{where}:{port}; Ctrl-C stops")
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=3, lifespan="on"))
     server.run(sockets=[bound])
-
-
-def _say(sentence: str) -> None:
-    print(visible(sentence), file=sys.stderr, flush=True)
 
 
 def _key(host: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The numbers that a setting may be, written beside its type: ``Annotated[int, Range(1)]``."""
+"""Markers beside the type of a setting: which numbers it may be, ``Annotated[int, Range(1)]``, and whether it may change."""
 
 from __future__ import annotations
 
@@ -30,3 +30,10 @@ class Above:
 
     def __str__(self) -> str:
         return f"a number above {self.limit:g}"
+
+
+class Resumable:
+    """The setting may change when work is resumed: it decides how long, how fast or what is kept, not what comes out."""
+
+
+RESUMABLE = Resumable()

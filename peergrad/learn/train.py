@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from peergrad.debate.batch import Batcher
-from peergrad.debate.bounds import Above, Range
+from peergrad.debate.bounds import RESUMABLE, Above, Range
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.types import Debate, Protocol, Question
@@ -28,7 +28,7 @@ from peergrad.reward.rewards import RewardRules, Scored, Truth, nobody_knows
 class LearnRules:
     """How the policy is updated."""
 
-    steps: Annotated[int, Range(1)]
+    steps: Annotated[int, Range(1), RESUMABLE]
     """Steps to make; each takes one batch of questions."""
     batch: Annotated[int, Range(1)] = 16
     """Questions debated in each of them."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-import typing
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from peergrad.config import DebatesConfig
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.imports import is_import_path
 from peergrad.debate.play import play_all
 from peergrad.debate.protocol import playable
 from peergrad.debate.sampler import Answer, Sampler, Seats, all_of, answered
@@ -21,6 +21,7 @@ from peergrad.engines.registry import LOCAL, engine_of
 from peergrad.runs.model_pool import ModelPool, keys_of
 from peergrad.runs.model_ref import ModelRef, model_ref, policy_of
 from peergrad.runs.transcript_log import TranscriptLog
+from peergrad.runs.watch import Watcher
 from peergrad.settings import flat
 from peergrad.tasks.lines import name_of
 
@@ -28,42 +29,14 @@ WEAK = LOCAL.default_model
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
-    """What was spent so far in this sitting: requests to servers, tokens, dollars, seconds."""
+class SessionCost:
+    """What was spent so far in this session: requests to servers, tokens, dollars, seconds."""
 
     requests: int = 0
     prompt: int = 0
     sampled: int = 0
     usd: float = 0.0
     seconds: float = 0.0
-
-
-class DebatesWatcher(typing.Protocol):
-    """Told how debates go, while they go."""
-
-    def say(self, sentence: str) -> None: ...
-
-    def warn(self, sentence: str) -> None: ...
-
-    def begin(self, kept: Sequence[Debate], missing: int) -> None:
-        """So many debates are to be played; some were kept from before."""
-        ...
-
-    def replied(self, ask: Ask, reply: Reply, took: Took) -> None:
-        """An agent has spoken."""
-        ...
-
-    def ended(self, debate: Debate | None, took: Took, seconds: float) -> None:
-        """A debate is over, after so many seconds, and kept; ``None`` was dropped."""
-        ...
-
-
-class Listener(DebatesWatcher, typing.Protocol):
-    """One that also wants to know what is being said."""
-
-    def heard(self, ask: Ask, piece: str | None) -> None:
-        """The next piece of a reply that is coming; ``None``: what was heard of it is void."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -88,6 +61,8 @@ class DebatesPlan:
         """What decides what is said."""
         config = flat(self.config)
         settings = {name: config[name] for name in (*flat(self.config.debate), "style", "stops", "send_temperature", "seed")}
+        if is_import_path(self.config.engine.engine):
+            settings["engine"] = self.config.engine.engine
         seats = [
             {"model": one.base, "adapter": str(one.adapter) if one.adapter else None, "server": one.url} for one in self.refs
         ]
@@ -166,7 +141,7 @@ def _file_name(facts: dict[str, Any], name: str, origin: str) -> str:
     return f"{name_of(name).rpartition('-')[0] or 'debate'}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
-async def debate_all(plan: DebatesPlan, watch: DebatesWatcher, listener: Listener | None = None) -> list[Debate]:
+async def debate_all(plan: DebatesPlan, watch: Watcher) -> list[Debate]:
     """Play the debates that are missing, and save each as it ends. Returns all debates in the order of the questions."""
     log = TranscriptLog(plan.out, watch.warn)
     with log.opened(plan.facts) as debates:
@@ -174,10 +149,12 @@ async def debate_all(plan: DebatesPlan, watch: DebatesWatcher, listener: Listene
             if question.id in debates and debates[question.id].question != question:
                 raise UserError(f"out: {plan.out} holds a debate {question.id!r} about another question; give another file")
         missing = [question for question in plan.questions if question.id not in debates]
-        watch.begin([debates[question.id] for question in plan.questions if question.id in debates], len(missing))
+        if before := [debates[question.id] for question in plan.questions if question.id in debates]:
+            watch.resumed(before)
         if missing:
+            watch.begin("debates", len(missing))
             config = plan.config
-            hear = listener.heard if listener else None
+            hear = watch.heard if watch.listens else None
             loading = ModelPool(config.engine, config.api, config.seats.seed, watch.say, hear, expected=plan.refs)
             async with loading as pool:
                 await _Debating(plan, log, watch, pool).play(missing, debates)
@@ -187,25 +164,27 @@ async def debate_all(plan: DebatesPlan, watch: DebatesWatcher, listener: Listene
 class _Debating:
     """Debates under way."""
 
-    def __init__(self, plan: DebatesPlan, log: TranscriptLog, watch: DebatesWatcher, pool: ModelPool) -> None:
+    def __init__(self, plan: DebatesPlan, log: TranscriptLog, watch: Watcher, pool: ModelPool) -> None:
         self._plan, self._log, self._watch, self._pool = plan, log, watch, pool
-        self._local = Took()
+        self._local = SessionCost()
         self._since = time.monotonic()
         self._begun: dict[str, float] = {}
 
     async def play(self, missing: Sequence[Question], debates: dict[str, Debate]) -> None:
         def done(debate: Debate | None) -> None:
+            cost, begun = self._cost(), self._since
             if debate:
-                self._log.add(debate, asdict(self._took()))
+                self._log.add(debate, asdict(cost))
                 debates[debate.id] = debate
-            begun = self._begun.get(debate.id, self._since) if debate else self._since
-            self._watch.ended(debate, self._took(), time.monotonic() - begun)
+                begun = self._begun.get(debate.id, begun)
+            self._watch.cost(cost)
+            self._watch.debate(debate, time.monotonic() - begun)
 
         plan = self._plan
         sampler, judge_tokens = await self._sampler(), plan.protocol.max_tokens if plan.config.seats.judge else 0
         self._since = time.monotonic()  # loading is not part of it
         played = await play_all(plan.protocol, missing, sampler, judge_tokens=judge_tokens, done=done)
-        self._log.note_spent(asdict(self._took()))
+        self._log.note_spent(asdict(self._cost()))
         played.usable(most=0, note=f"What is done is in {plan.out}; the same command resumes it (a budget counts anew)")
 
     async def _sampler(self) -> Sampler:
@@ -232,12 +211,13 @@ class _Debating:
         if local and reply.tokens:
             prompt, sampled = len(reply.tokens.prompt_T), len(reply.tokens.ids_T)
             self._local = replace(self._local, prompt=self._local.prompt + prompt, sampled=self._local.sampled + sampled)
-        self._watch.replied(ask, reply, self._took())
+        self._watch.cost(self._cost())
+        self._watch.replied(ask, reply)
 
-    def _took(self) -> Took:
+    def _cost(self) -> SessionCost:
         spent = self._pool.meter.spent
         prompt, sampled = self._local.prompt + spent.prompt, self._local.sampled + spent.sampled
-        return Took(spent.requests, prompt, sampled, spent.usd, time.monotonic() - self._since)
+        return SessionCost(spent.requests, prompt, sampled, spent.usd, time.monotonic() - self._since)
 
 
 class _Seat:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,30 +26,11 @@ from peergrad.measure.result import result
 from peergrad.runs.eval_folder import EvalFolder, read_result
 from peergrad.runs.model_pool import ModelPool, weights_of
 from peergrad.runs.model_ref import ModelRef, model_ref, policy_of
+from peergrad.runs.watch import Watcher
 from peergrad.settings import flat
 from peergrad.tasks.base import Grader, Task
 from peergrad.tasks.files import fingerprint
 from peergrad.tasks.open import left_out
-
-# What may be changed when an evaluation is resumed: it decides how fast it is, not what is measured.
-_FREE = ("out", "device", "threads", "kv_gb", "max_rows", "deadline_s", "key_env", "max_concurrent", "timeout_s", "retries")
-_FREE += ("price_in", "price_out", "budget_tokens", "budget_usd", "server_keys")
-
-
-class EvalWatcher(typing.Protocol):
-    """Told how an evaluation goes."""
-
-    def say(self, sentence: str) -> None: ...
-
-    def warn(self, sentence: str) -> None: ...
-
-    def begin(self, part: str, debates: int) -> None:
-        """Something is played: so many debates."""
-        ...
-
-    def debate(self, debate: Debate | None) -> None:
-        """One of them ended; ``None`` was dropped."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -127,7 +107,7 @@ def _to_ask(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
 async def evaluate(
     plan: EvalPlan,
     out: Path,
-    watch: EvalWatcher,
+    watch: Watcher,
     show: Callable[[Mapping[str, Any]], str],
     sampler_of: Callable[[ModelRef], Awaitable[Sampler]] | None = None,
 ) -> dict[str, Any]:
@@ -135,7 +115,7 @@ async def evaluate(
     for note in plan.notes:
         watch.warn(note)
     folder, config, facts = EvalFolder(out, watch.warn), plan.config, plan.facts
-    with folder.opened(config, facts, _FREE):
+    with folder.opened(config, facts):
         if folder.resumable and folder.finished and not (before := read_result(folder.path))["dropped"]:
             watch.say(f"{folder.path} is finished; this is its result. Give another folder (out) to evaluate again")
             return before
@@ -170,7 +150,7 @@ class _Batch:
 class _Evaluation:
     """One evaluation under way."""
 
-    def __init__(self, plan: EvalPlan, folder: EvalFolder, watch: EvalWatcher, meter: Meter) -> None:
+    def __init__(self, plan: EvalPlan, folder: EvalFolder, watch: Watcher, meter: Meter) -> None:
         self.plan, self.folder, self.watch, self.meter = plan, folder, watch, meter
         self.dropped: dict[str, str] = {}
         self._debates: dict[str, dict[str, Debate]] = {}

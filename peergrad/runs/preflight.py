@@ -21,10 +21,10 @@ from peergrad.learn.updates import joined, parts
 from peergrad.measure.grades import truth_of
 from peergrad.measure.preflight import Gate, Sample, finite, gates
 from peergrad.reward.rewards import Truth
-from peergrad.runs.evaluation import EvalWatcher
 from peergrad.runs.model_pool import ModelPool
 from peergrad.runs.model_ref import policy_of
 from peergrad.runs.training import load_engine, plan_run
+from peergrad.runs.watch import Watcher
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Checked:
 async def check(
     config: TrainConfig,
     questions: int,
-    watch: EvalWatcher,
+    watch: Watcher,
     api: ApiConfig | None = None,
     *,
     load: Callable[[TrainConfig, Callable[[str], None]], Trainer] = load_engine,
@@ -99,9 +99,7 @@ async def check(
         return Checked(len(asked), tuple(found), forecast, debates.dropped)
 
 
-async def _play(
-    part: str, protocol: Protocol, questions: Sequence[Question], sampler: Sampler, watch: EvalWatcher
-) -> Played:
+async def _play(part: str, protocol: Protocol, questions: Sequence[Question], sampler: Sampler, watch: Watcher) -> Played:
     watch.begin(part, len(questions))
     return (await play_all(protocol, questions, sampler, prefix=f"check-{part}/", done=watch.debate)).usable(part)
 

@@ -38,31 +38,12 @@ from peergrad.runs.held_out import debated, direct
 from peergrad.runs.loggers import Loggers, open_loggers
 from peergrad.runs.lost import Lost
 from peergrad.runs.skipped import Skipped
-from peergrad.runs.watch import Nobody, Watcher
+from peergrad.runs.watch import Watcher
 from peergrad.settings import flat
 from peergrad.tasks.arithmetic import Arithmetic, teacher
 from peergrad.tasks.base import Task
 from peergrad.tasks.files import fingerprint
 from peergrad.tasks.open import left_out, open_task
-
-# What may be changed when a run is resumed: how long, how fast and what is kept, not what is learned. The size of a
-# micro-batch decides how sums are rounded, and on a GPU it depends on the memory that happens to be free.
-_FREE = (
-    "out",
-    "save_every",
-    "eval_every",
-    "log_to",
-    "metrics",
-    "alarms",
-    "stop_on_alarm",
-    "base_url",
-    "device",
-    "threads",
-    "kv_gb",
-    "max_rows",
-    "train_tokens",
-    "deadline_s",
-)
 
 
 @dataclass(frozen=True)
@@ -176,13 +157,13 @@ async def train_run(
 
     Example: ``asyncio.run(train_run(preset("demo")))``
     """
-    watch = watch or Nobody()
+    watch = watch or Watcher()
     plan = plan_run(config)
     for note in plan.notes:
         watch.warn(note)
     run = Run(config.keep.folder, watch.warn)
-    facts, may_change = plan.facts, _FREE if config.learn.schedule == "cosine" else (*_FREE, "steps")
-    with run.opened(config, facts, may_change):
+    facts, fixed = plan.facts, ("steps",) if config.learn.schedule == "cosine" else ()
+    with run.opened(config, facts, fixed):
         newest = run.newest()
         if newest and newest[0].step >= config.learn.steps and not _eval_missing(plan, run, newest[0]):
             watch.say(f"{run.path} is finished: {newest[0].step} steps. Raise steps to train on, or give another folder")
@@ -235,7 +216,7 @@ class _Training:
         """Show the policy debates, a batch at a time."""
         warm, bad = self.config.warm, 0
         for index in range(at.warm, warm.warm_steps):
-            self.watch.begin("warm start", at, 0)
+            self.watch.begin("warm start", 0, at)
             started = time.monotonic()
             assert self.plan.teach is not None
             first = index * warm.warm_debates
@@ -308,10 +289,10 @@ class _Training:
             name = f"step_{index + 1:06}"
             if saved := self.run.saved_debates(name):
                 return saved
-            self.watch.begin("sampling", Progress(index + 1), self.config.learn.batch)
+            self.watch.begin("sampling", self.config.learn.batch, Progress(index + 1))
             played = await play(index, sampler)
             self.run.save_debates(name, played)
-            self.watch.begin("training", Progress(index + 1), 0)
+            self.watch.begin("training", 0, Progress(index + 1))
             return played
 
         return rollout
@@ -320,7 +301,7 @@ class _Training:
         if not _eval_missing(self.plan, self.run, at):
             return
         apart = self.config.held_out
-        self.watch.begin("evaluating", at, apart.eval_debates)
+        self.watch.begin("evaluating", apart.eval_debates, at)
         started = time.monotonic()
         held_out = self.plan.held_out
         questions = [held_out[i] for i in range(len(held_out))]
@@ -338,7 +319,7 @@ class _Training:
         self._log(at, "eval", metrics | {"time/eval_s": time.monotonic() - started})
 
     async def _save(self, at: Progress) -> None:
-        self.watch.begin("saving", at, 0)
+        self.watch.begin("saving", 0, at)
         await self.run.checkpoint(at, self.trainer.save)
         self.run.thin_checkpoints(self.config.keep.save_every, self.trainer.forget)
         if self.stop():

@@ -1,56 +1,60 @@
-"""Who is told how a run goes: a terminal, a log, nobody."""
+"""Watching work under way: a training run, an evaluation, a check, debates."""
 
 from __future__ import annotations
 
-import typing
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from peergrad.debate.types import Debate
-from peergrad.measure.alarms import Alarm
-from peergrad.measure.lost import Updates
-from peergrad.runs.folder import Progress
+if TYPE_CHECKING:  # views are imported by every command, and must be quick to import
+    from peergrad.debate.types import Ask, Debate, Reply
+    from peergrad.measure.alarms import Alarm
+    from peergrad.measure.lost import Updates
+    from peergrad.runs.debating import SessionCost
+    from peergrad.runs.folder import Progress
 
 
-class Watcher(typing.Protocol):
-    """Told of everything as it happens; what it does with it never changes the run."""
+class Watcher:
+    """Told of everything as it happens; what it does with it never changes the work. This one does nothing."""
 
-    def say(self, sentence: str) -> None: ...
+    listens = False
+    """Whether ``heard`` is to be called."""
 
-    def warn(self, sentence: str) -> None: ...
+    def say(self, sentence: str) -> None:
+        """Something a person should know."""
 
-    def begin(self, phase: str, at: Progress, debates: int) -> None:
-        """A phase begins: ``evaluating``, ``warm start``, ``sampling`` (so many debates), ``training``, ``saving``."""
-        ...
+    def warn(self, sentence: str) -> None:
+        """Something a person should be warned of."""
 
-    def debate(self, debate: Debate | None) -> None:
-        """A debate ended; ``None`` was dropped."""
-        ...
+    def begin(self, phase: str, debates: int, at: Progress | None = None) -> None:
+        """A phase begins, in which so many debates are played.
+
+        Of training: ``evaluating``, ``warm start``, ``sampling``, ``training``, ``saving``.
+        """
+
+    def debate(self, debate: Debate | None, seconds: float | None = None) -> None:
+        """A debate ended, after so many seconds; ``None`` was dropped."""
+
+    # Training
 
     def line(self, phase: str, at: Progress, metrics: Mapping[str, Any]) -> None:
-        """A line of metrics was kept."""
-        ...
+        """A line of metrics was saved."""
 
     def updates(self, so_far: Updates) -> None:
-        """Updates were made, or the run goes on after these."""
-        ...
+        """Updates were made, or a run is resumed after these."""
 
-    def alarm(self, alarm: Alarm) -> None: ...
+    def alarm(self, alarm: Alarm) -> None:
+        """An alarm sounds."""
 
+    # Debates without training
 
-class Nobody:
-    """A watcher who looks away."""
+    def resumed(self, debates: Sequence[Debate]) -> None:
+        """These debates were played before."""
 
-    def say(self, sentence: str) -> None: ...
+    def cost(self, so_far: SessionCost) -> None:
+        """What was spent so far; told before each reply and each debate that ended."""
 
-    def warn(self, sentence: str) -> None: ...
+    def replied(self, ask: Ask, reply: Reply) -> None:
+        """An agent has replied."""
 
-    def begin(self, phase: str, at: Progress, debates: int) -> None: ...
-
-    def debate(self, debate: Debate | None) -> None: ...
-
-    def line(self, phase: str, at: Progress, metrics: Mapping[str, Any]) -> None: ...
-
-    def updates(self, so_far: Updates) -> None: ...
-
-    def alarm(self, alarm: Alarm) -> None: ...
+    def heard(self, ask: Ask, piece: str | None) -> None:
+        """The next piece of a reply that is under way; ``None``: it starts again."""

@@ -11,20 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from peergrad.config import from_folder
+from peergrad.debate.bounds import Resumable
 from peergrad.debate.errors import UserError
 from peergrad.debate.transcript import load
 from peergrad.debate.types import Debate
 from peergrad.runs import files
-from peergrad.settings import flat, to_toml
+from peergrad.settings import flat, markers, to_toml
 
 Warn = Callable[[str], None]
 
 # Facts that decide what comes out, besides the settings, and their names for a person.
 _FACTS = {
-    "questions_sha256": "questions",
-    "prompts_sha256": "prompts",
-    "adapter_sha256": "weights",
-    "opponent_sha256": "weights of the opponent",
+    "questions_sha256": "other questions",
+    "prompts_sha256": "other prompts",
+    "adapter_sha256": "other weights",
+    "opponent_sha256": "another opponent",
+    "server": "another server",
 }
 
 
@@ -56,13 +58,16 @@ class WorkFolder:
         return read_object(self.path / self.facts_name)
 
     @contextlib.contextmanager
-    def opened(self, config: Any, facts: Mapping[str, Any], may_change: Collection[str]) -> Iterator[None]:
-        """Lock the folder for work with these settings; one that holds other work, or something else, is refused."""
+    def opened(self, config: Any, facts: Mapping[str, Any], fixed: Collection[str] = ()) -> Iterator[None]:
+        """Lock the folder for work with these settings; one that holds other work, or something else, is refused.
+
+        Settings that are marked ``RESUMABLE`` may change, except those named as ``fixed``.
+        """
         if not self.exists:
             self._check_unused(to_toml(config))
         with self.locked():
             if self.resumable:
-                self._check_same(config, facts, may_change)
+                self._check_same(config, facts, fixed)
             yield
 
     def begin(self, config: Any, facts: Mapping[str, Any]) -> None:
@@ -101,11 +106,12 @@ class WorkFolder:
         except OSError as error:
             raise UserError(f"out: {self.path} can't be used ({error.strerror}); give a folder you may write to") from None
 
-    def _check_same(self, config: Any, facts: Mapping[str, Any], may_change: Collection[str]) -> None:
+    def _check_same(self, config: Any, facts: Mapping[str, Any], fixed: Collection[str]) -> None:
         what, before = f"the {self.noun} in {self.path}", self.facts
         for name, word in _FACTS.items():
             if name in facts and before.get(name) != facts[name]:
-                raise UserError(f"out: {what} has other {word}; give another folder (out)")
+                raise UserError(f"out: {what} has {word}; give another folder (out)")
+        may_change = markers(config, Resumable).keys() - set(fixed)
         now = {name: value for name, value in flat(config).items() if name not in may_change}
         check_same_settings(what, flat(from_folder(type(config)(), self.path)), now)
 

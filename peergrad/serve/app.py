@@ -143,7 +143,7 @@ def _routes(service: Service) -> list[tuple[str, str, Handler]]:
 
     async def get_sampler(request: Request) -> Response:
         id = request.path_params["sampler"]
-        path = service.samplers.find(id).path
+        path = service.samplers.checkpoint_path(id)
         return JSONResponse({"sampler_id": id, "base_model": service.model, "model_path": path})
 
     async def asample(request: Request) -> Response:

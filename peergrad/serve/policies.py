@@ -118,7 +118,7 @@ class Policies:
         async def work(policy: Policy) -> Result:
             id = CheckpointId(policy.id, "weights", checkpoint_name(request["path"]))
             overwrite, ttl = request.get("overwrite", False).flag(), ttl_seconds(request)
-            path = await self._store.save(id, policy.info, policy.save, overwrite=overwrite, ttl=ttl)
+            path = await self._store.save(id, policy.info, policy.engine.save, overwrite=overwrite, ttl=ttl)
             return Result.json(path=path, type="save_weights")
 
         return self.submit(request, work)

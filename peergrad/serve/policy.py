@@ -12,7 +12,6 @@ from torch import Tensor
 
 from peergrad.debate.errors import UserError
 from peergrad.engines.local.engine import AdamRules, Local
-from peergrad.engines.local.sample.sampler import LocalSampler
 from peergrad.serve.checkpoints import ModelInfo
 from peergrad.serve.errors import BusyError
 from peergrad.serve.futures import Futures
@@ -40,7 +39,7 @@ class Policy:
         self, id: str, session: str, engine: Local, info: ModelInfo, futures: Futures, training_lock: asyncio.Lock
     ) -> None:
         self.id, self.session, self.info = id, session, info
-        self._engine, self._futures, self._training_lock = engine, futures, training_lock
+        self.engine, self._futures, self._training_lock = engine, futures, training_lock
         self._next = 1
         self._queue: dict[int, _QueuedWork] = {}
         self._next_arrived = asyncio.Event()
@@ -109,7 +108,7 @@ class Policy:
 
     def _forward_backward(self, read: Callable[[], TrainingBatch], forward_only: bool) -> Result:
         batch = read()
-        gradient = self._engine.gradient(batch.data, batch.loss, batch.bounds)
+        gradient = self.engine.gradient(batch.data, batch.loss, batch.bounds)
         if not forward_only:
             if self._gradient is None:
                 self._gradient = gradient.by_name
@@ -127,20 +126,15 @@ class Policy:
             raise UserError(f"optim_step: no update was made, because {error}")
         if gradient is None:
             raise UserError("optim_step: there is no gradient; send forward_backward before it")
-        norm = await asyncio.to_thread(self._engine.apply, gradient, rules)
+        norm = await asyncio.to_thread(self.engine.apply, gradient, rules)
         if not math.isfinite(norm):
             return Result.json(metrics={"skipped": 1.0})
         return Result.json(metrics={"grad_norm": norm, "skipped": 0.0})
 
-    async def save(self, folder: Path) -> None:
-        await self._engine.save(folder)
-
     async def load(self, folder: Path, optimizer: bool) -> None:
-        await self._engine.load(folder, optimizer=optimizer)
+        """Resume from a checkpoint; without ``optimizer``, from its weights alone."""
+        await self.engine.load(folder, optimizer=optimizer)
         self._gradient = self._gradient_error = None
-
-    async def sampler(self) -> LocalSampler:
-        return await self._engine.sampler()
 
     def close(self) -> None:
         """Drop the queue; work that is under way may end."""

@@ -22,14 +22,7 @@ _MAX_NOTES = 16_384  # characters
 _MAX_TTL_S = 10 * 366 * 24 * 3600  # ten years
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
 _PATH = re.compile(rf"tinker://({_NAME})/(weights|sampler_weights)/({_NAME})")
-_ADAM_DEFAULTS = {
-    "learning_rate": 1e-4,
-    "beta1": 0.9,
-    "beta2": 0.95,
-    "eps": 1e-12,
-    "weight_decay": 0.0,
-    "grad_clip_norm": 0.0,
-}
+_ADAM = {"learning_rate": 1e-4, "beta1": 0.9, "beta2": 0.95, "eps": 1e-12, "weight_decay": 0.0, "grad_clip_norm": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +100,7 @@ def adam_rules(request: Field) -> AdamRules:
     if "optimizer_params" in request:
         request["optimizer_params"].wrong("this server has Adam alone; send adam_params")
     params = request["adam_params"].object()
-    numbers = {name: params.get(name, default).number(0) for name, default in _ADAM_DEFAULTS.items()}
+    numbers = {name: params.get(name, default).number(0) for name, default in _ADAM.items()}
     if max(numbers["beta1"], numbers["beta2"]) >= 1:
         params.wrong("beta1 and beta2 must be below 1")
     lr, clip = numbers.pop("learning_rate"), numbers.pop("grad_clip_norm")

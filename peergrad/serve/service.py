@@ -13,7 +13,6 @@ from peergrad.serve.checkpoints import CheckpointStore
 from peergrad.serve.futures import Futures
 from peergrad.serve.policies import Policies
 from peergrad.serve.requests import Limits, SampleRequest, sample_request
-from peergrad.serve.sampler_cache import SamplerCache
 from peergrad.serve.samplers import Samplers
 from peergrad.serve.sessions import Sessions
 
@@ -29,8 +28,7 @@ class Service:
         self.store = CheckpointStore(out, lambda path: self.samplers.detach(path))
         self.futures, self.sessions = Futures(), Sessions(self._end_session)
         self.policies = Policies(engine, self.store, self.sessions, self.futures, self.limits, max_models)
-        cache = SamplerCache(engine, self.store, max_samplers)
-        self.samplers = Samplers(cache, self.store, self.sessions, self.futures)
+        self.samplers = Samplers(engine, self.store, self.sessions, self.futures, max_samplers)
         self._end_tokens = engine.chat.ends
         self.store.remove_expired()
 

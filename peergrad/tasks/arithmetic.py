@@ -73,18 +73,18 @@ def teacher(seed: int) -> Callable[[Debate, Ask], str]:
         agent = ask.agent
         rng = random.Random(f"{seed} {debate.id} {agent} {len(debate.turns)}")
         answer = int(debate.question.answer or 0)
-        given = answer if rng.random() < 0.65 else answer + rng.choice((-2, -1, 1, 2, 10))
+        boxed = answer if rng.random() < 0.65 else answer + rng.choice((-2, -1, 1, 2, 10))
         sum_ = debate.question.text.removeprefix("What is ").removesuffix("?")
-        heard = {turn.agent: turn for turn in debate.turns if turn.agent != agent}  # the last turn of each
+        others = {turn.agent: turn for turn in debate.turns if turn.agent != agent}  # the last turn of each
         right = {
-            other: as_number(last_boxed(turn.section("solution")) or "") == answer for other, turn in sorted(heard.items())
+            other: as_number(last_boxed(turn.section("solution")) or "") == answer for other, turn in sorted(others.items())
         }
-        given = given if not heard else answer
+        boxed = boxed if not others else answer
         evaluation = " ".join(f"Agent {a} is {'right' if ok else 'wrong'}." for a, ok in right.items()) or "N/A"
         best, *rest = sorted(right, key=lambda a: (not right[a], a)) or [0]
         comparison = "\n".join(f"Agent {best} {'>' if right[best] > right[a] else '='} Agent {a}" for a in rest) or "N/A"
         reply = (
-            f"<solution>{sum_} = \\boxed{{{given}}}</solution>\n"
+            f"<solution>{sum_} = \\boxed{{{boxed}}}</solution>\n"
             f"<evaluation>{evaluation}</evaluation>\n<comparison>{comparison}</comparison>"
         )
         if ask.contract != FULL:

@@ -59,12 +59,12 @@ def _fields(row: Field, wanted: str = "") -> str:
 
 def text(field: Field) -> str:
     """A question, which must be there and be text."""
-    found = field.text().strip()
-    if not found:
+    content = field.text().strip()
+    if not content:
         field.wrong("is empty; every row needs a question")
-    if any("\ud800" <= char <= "\udfff" for char in found):
+    if any("\ud800" <= char <= "\udfff" for char in content):
         field.wrong("holds half a character (a lone surrogate); write it whole")
-    return found
+    return content
 
 
 def _answer(field: Field) -> str | None:

@@ -60,14 +60,14 @@ def read_questions(
     return questions_of(rows(path), plain(question_field, answer_field), name, label, str(path), skip_bad)
 
 
-def questions_of(found: Iterable[Row], read: Read, name: str, label: str, origin: str, skip_bad: bool) -> Questions:
+def questions_of(numbered: Iterable[Row], read: Read, name: str, label: str, origin: str, skip_bad: bool) -> Questions:
     """The questions of rows from ``origin``. They belong to the dataset ``name`` and are called ``label`` and a number.
 
     Rows with ids of their own keep them if every row has one and no two are the same.
     """
     used: list[tuple[int, object, str, str | None]] = []
     skipped: list[str] = []
-    for number, row in found:
+    for number, row in numbered:
         try:
             if isinstance(row, UserError):
                 raise row

@@ -40,8 +40,8 @@ def grade(question: Question, solution: str) -> Grade:
     if not boxed or question.answer is None:
         return UNANSWERED
     if len(boxed) > _LONGEST or len(question.answer) > _LONGEST:
-        given, right = flat(boxed), flat(question.answer)
-        return Grade(given == right, _short(given))
+        answer, right = flat(boxed), flat(question.answer)
+        return Grade(answer == right, _short(answer))
     return _compared(question.answer, boxed)
 
 
@@ -66,15 +66,15 @@ def needs_math(gold: str) -> bool:
 @functools.lru_cache(maxsize=20_000)
 def _compared(gold: str, boxed: str) -> Grade:
     """Right answers all get the name of the right one, so that votes for it add up however it is spelled."""
-    given, right = as_amount(boxed, named=True), as_amount(gold)
-    if given and right:
-        same = given.same(right)
-        return Grade(same, str((right if same else given).value))
+    answer, right = as_amount(boxed, named=True), as_amount(gold)
+    if answer and right:
+        same = answer.same(right)
+        return Grade(same, str((right if same else answer).value))
     name = str(right.value) if right else _text(gold)
     if _text(boxed) == name or flat(boxed) == flat(gold):
         return Grade(True, name)
-    if given and _is_words(gold):
-        return Grade(False, str(given.value))
+    if answer and _is_words(gold):
+        return Grade(False, str(answer.value))
     if _is_words(gold) or _SIDE_BY_SIDE.fullmatch(flat(boxed)) or not installed():
         return Grade(False, _text(boxed))
     if _MOMENT.fullmatch(flat(gold)) or _MOMENT.fullmatch(flat(boxed)):
@@ -86,7 +86,7 @@ def _compared(gold: str, boxed: str) -> Grade:
         return TIMED_OUT
     if compared["equal"]:
         return Grade(True, name)
-    return Grade(False, str(given.value) if given else _short(compared["name"]) or _text(boxed))
+    return Grade(False, str(answer.value) if answer else _short(compared["name"]) or _text(boxed))
 
 
 def _is_words(text: str) -> bool:
@@ -99,9 +99,9 @@ def _is_words(text: str) -> bool:
 
 def _text(text: str) -> str:
     """An answer as text; words in small letters, without what is around them."""
-    found = flat(text)
-    words = found.strip(_AROUND).casefold()
-    return _short(words if _WORDS.fullmatch(words) else found)
+    plain = flat(text)
+    words = plain.strip(_AROUND).casefold()
+    return _short(words if _WORDS.fullmatch(words) else plain)
 
 
 def _short(text: str) -> str:

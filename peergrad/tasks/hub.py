@@ -21,11 +21,11 @@ def hub_rows(dataset: Dataset, split: str) -> Iterator[Row]:
         raise UserError(f"task: to get {dataset.name} from the hub needs the library datasets; {how}") from None
     try:
         library.disable_progress_bars()
-        found = library.load_dataset(dataset.hub, dataset.config, split=split)
+        split_rows = library.load_dataset(dataset.hub, dataset.config, split=split)
     except Exception as error:  # of the network, of the hub, of the disk: the library has dozens
         lines = str(error).strip().splitlines()
         why = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
         how = f"try again, or give its file: {dataset.name}:PATH"
         raise EngineError(f"task: {dataset.hub} can't be had from the hub ({why}); {how}") from None
-    for number, value in enumerate(found, 1):
+    for number, value in enumerate(split_rows, 1):
         yield number, Field(value, f"{dataset.hub}, {split}, row {number}")

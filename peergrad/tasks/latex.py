@@ -36,9 +36,9 @@ def plain(text: str) -> str:
 
     Example: ``plain(r"18\\,\\textbf{cm}") == "18\\u2009\\0cm\\0"``
     """
-    text = _TOKEN.sub(lambda found: _PLAIN.get(found[0], found[0]), _SIZED.sub("", text.replace(QUOTED, " ")))
+    text = _TOKEN.sub(lambda match: _PLAIN.get(match[0], match[0]), _SIZED.sub("", text.replace(QUOTED, " ")))
     for _ in range(2):  # \textbf{\text{…}} is as deep as it gets
-        text = _TEXT.sub(lambda found: QUOTED + found[1] + QUOTED, text)
+        text = _TEXT.sub(lambda match: QUOTED + match[1] + QUOTED, text)
     text = unwrapped(text)
     return text[1:-1].strip() if text.count(QUOTED) == 2 and text[0] == text[-1] == QUOTED else text
 

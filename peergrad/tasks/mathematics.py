@@ -12,10 +12,10 @@ import sympy
 _LONGEST = 500
 
 
-def compare(gold: str, given: str) -> Iterator[dict[str, Any]]:
+def compare(gold: str, answer: str) -> Iterator[dict[str, Any]]:
     """Whether an expression equals the right one; then, if not, also a name that equal expressions share."""
     known = math_verify.parse(rf"\boxed{{{gold}}}", parsing_timeout=0)
-    parsed = math_verify.parse(rf"\boxed{{{given}}}", parsing_timeout=0)
+    parsed = math_verify.parse(rf"\boxed{{{answer}}}", parsing_timeout=0)
     equal = math_verify.verify(known, parsed, timeout_seconds=0)
     yield {"equal": equal, "name": ""}
     if not equal and parsed:
@@ -27,10 +27,10 @@ def _name(parsed: Any) -> str:
     if isinstance(parsed, str):
         return ""
     with contextlib.suppress(Exception):
-        done = parsed.doit()
-        if isinstance(done, sympy.Float):
-            done = sympy.Rational(str(done))
-        name = str(sympy.simplify(done) if isinstance(done, sympy.Expr) else done)
+        value = parsed.doit()
+        if isinstance(value, sympy.Float):
+            value = sympy.Rational(str(value))
+        name = str(sympy.simplify(value) if isinstance(value, sympy.Expr) else value)
         return name if len(name) <= _LONGEST else ""
     return ""
 

@@ -39,8 +39,8 @@ class Amount:
         """Whether a decimal is this fraction, which no decimal equals, rounded or cut off after six places or more."""
         if decimal.decimals < 6 or 10**_LONGEST % self.value.denominator == 0:
             return False
-        exact, given = self.value * 10**decimal.decimals, decimal.value * 10**decimal.decimals
-        return given in (round(exact), int(exact))
+        exact, written = self.value * 10**decimal.decimals, decimal.value * 10**decimal.decimals
+        return written in (round(exact), int(exact))
 
 
 def as_number(text: str) -> Fraction | None:
@@ -98,19 +98,19 @@ _SIGNED = re.compile(rf"{_B}(-?){_B}({_DIGITS}){_B}")
 
 def _read(text: str) -> tuple[Fraction, int, str] | None:
     """The number a text begins with, how many decimals it has, and what follows; the first form that fits decides."""
-    if found := _MIXED.match(text) or _FRAC.match(text):
-        top, low = _signed(found[2]), _signed(found[3])
-        if top is None or not low or (found[1] and not 0 < top < low):
+    if match := _MIXED.match(text) or _FRAC.match(text):
+        top, low = _signed(match[2]), _signed(match[3])
+        if top is None or not low or (match[1] and not 0 < top < low):
             return None
-        return int(found[1] or "0") + top / low, 0, text[found.end() :]
-    if found := _RATIO.match(text):
-        low = _exact(found[2])
-        return (_exact(found[1]) / low, 0, text[found.end() :]) if low else None
-    if found := _POWER.match(text):
-        power = int(found[2] or found[3] or found[4])
-        return _exact(found[1]) * Fraction(10) ** power, 0, text[found.end() :]
-    if found := _DECIMAL.match(text):
-        return _exact(found[1]), len(found[1].partition(".")[2]), text[found.end() :]
+        return int(match[1] or "0") + top / low, 0, text[match.end() :]
+    if match := _RATIO.match(text):
+        low = _exact(match[2])
+        return (_exact(match[1]) / low, 0, text[match.end() :]) if low else None
+    if match := _POWER.match(text):
+        power = int(match[2] or match[3] or match[4])
+        return _exact(match[1]) * Fraction(10) ** power, 0, text[match.end() :]
+    if match := _DECIMAL.match(text):
+        return _exact(match[1]), len(match[1].partition(".")[2]), text[match.end() :]
     return None
 
 
@@ -119,8 +119,8 @@ def _exact(digits: str) -> Fraction:
 
 
 def _signed(argument: str) -> Fraction | None:
-    found = _SIGNED.fullmatch(argument.strip("{}"))
-    return None if not found else -_exact(found[2]) if found[1] else _exact(found[2])
+    match = _SIGNED.fullmatch(argument.strip("{}"))
+    return None if not match else -_exact(match[2]) if match[1] else _exact(match[2])
 
 
 # Units short enough to be taken for unknowns, and words that change the number they follow.
@@ -145,11 +145,11 @@ def _unit(text: str) -> bool | None:
     for index, piece in enumerate(text.rstrip().removesuffix(".").split(QUOTED)):
         at = 0
         while at < len(piece):
-            found = _UNIT.match(piece, at)
-            if not found or not _fits(found[0], before, index % 2 == 1):
+            match = _UNIT.match(piece, at)
+            if not match or not _fits(match[0], before, index % 2 == 1):
                 return None
-            percent = percent or found[0].lower() in _PERCENT
-            at, before = found.end(), found[0]
+            percent = percent or match[0].lower() in _PERCENT
+            at, before = match.end(), match[0]
     return percent
 
 
@@ -190,8 +190,8 @@ def _kind(text: str) -> str:
     """The unit after a number, if it is one of these; of several (miles per hour) the first."""
     for word in re.findall(r"[A-Za-z]+|[$¢]", text):
         low = word.lower()
-        if found := _KINDS.get(low) or _KINDS.get(low.removesuffix("s")):
-            return found
+        if kind := _KINDS.get(low) or _KINDS.get(low.removesuffix("s")):
+            return kind
     return ""
 
 

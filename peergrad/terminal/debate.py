@@ -15,10 +15,9 @@ from peergrad.debate.judge import read_verdict
 from peergrad.debate.quote import visible
 from peergrad.debate.types import Ask, Debate, Protocol, Reply, Turn
 from peergrad.measure.ending import seat_name
-from peergrad.runs.debating import Took
-from peergrad.terminal.text import money
+from peergrad.runs.debating import SessionCost
 from peergrad.terminal.turns import Page, print_turn
-from peergrad.terminal.view import View
+from peergrad.terminal.view import View, money
 
 _TAG = re.compile("|".join(map(re.escape, FULL.tags)))
 
@@ -30,40 +29,44 @@ class DebateView(View):
 
     def __init__(self, console: Console, warnings: Console, protocol: Protocol, models: Sequence[str]) -> None:
         super().__init__(warnings)
-        self.page, self._protocol = Page(console), protocol
+        self.page, self._protocol, self.listens = Page(console), protocol, console.is_terminal
         self._models = models if len(set(models)) > 1 else [""] * len(models)
         self._speaking: dict[int, str] = {}  # what each agent has said of its reply so far
         self._alone = False
         self._replies = 0
-        self.took: Took | None = None  # nothing, if all was finished before
+        self.spent: SessionCost | None = None  # nothing, if all was finished before
         self._since = time.monotonic()
         self._live = Live(get_renderable=self._render, console=console, refresh_per_second=8, transient=True)
 
     def close(self) -> None:
         self._live.stop()
 
-    def begin(self, kept: Sequence[Debate], missing: int) -> None:
-        for debate in kept:
+    def resumed(self, debates: Sequence[Debate]) -> None:
+        for debate in debates:
             for turn in (*debate.turns, *filter(None, [debate.verdict])):
                 self._print(turn)
+
+    def begin(self, phase: str, debates: int, at: object = None) -> None:  # noqa: ARG002
         self._since = time.monotonic()
-        if missing and self.page.folds:
+        if self.page.folds:
             self._live.start()
 
     def heard(self, ask: Ask, piece: str | None) -> None:
         self._speaking[ask.agent] = "" if piece is None else self._speaking.get(ask.agent, "") + piece
         self._alone = ask.seen == ask.turn  # it has seen all that was said: nobody else speaks now
 
-    def replied(self, ask: Ask, reply: Reply, took: Took) -> None:
+    def cost(self, so_far: SessionCost) -> None:
+        self.spent = so_far
+
+    def replied(self, ask: Ask, reply: Reply) -> None:
         self._speaking.pop(ask.agent, None)
-        self._replies, self.took = self._replies + 1, took
+        self._replies += 1
         judge = ask.agent == self._protocol.agents
         read = self._protocol.read
         parsed = read_verdict(reply.text, reply.truncated) if judge else read(ask, reply.text, reply.truncated)
         self._print(Turn.of(ask, reply, parsed))
 
-    def ended(self, debate: Debate | None, took: Took, seconds: float) -> None:  # noqa: ARG002 (the outcome is told later)
-        self.took = took
+    def debate(self, debate: Debate | None, seconds: float | None = None) -> None:  # noqa: ARG002 (the outcome is told later)
         self._live.stop()
 
     def _print(self, turn: Turn) -> None:
@@ -84,7 +87,7 @@ class DebateView(View):
                 lines.append(Text.assemble((name, "bold"), text[-max(10, console.width - len(name) - 2) :]))
         for line in lines:
             line.no_wrap, line.overflow = True, "crop"
-        took, seconds = self.took or Took(), time.monotonic() - self._since
+        took, seconds = self.spent or SessionCost(), time.monotonic() - self._since
         tokens = f"{took.prompt + took.sampled:,} tokens"
         status = f"{self._replies} replies, {tokens}{money(took.usd)}, {seconds:,.0f} s"
         return Group(*lines, Text(status, style="dim"))

@@ -25,15 +25,15 @@ class ProgressView(View):
     def close(self) -> None:
         self._progress.stop()
 
-    def begin(self, part: str, debates: int) -> None:
-        self.phase = f"playing {part}"
-        self._progress.reset(self._bar, description=part, total=debates, visible=True)
+    def begin(self, phase: str, debates: int, at: object = None) -> None:  # noqa: ARG002
+        self.phase = f"playing {phase}"
+        self._progress.reset(self._bar, description=phase, total=debates, visible=True)
         if not self._console.is_terminal:
-            self.say(f"{part}: {debates} to play")
+            self.say(f"{phase}: {debates} to play")
 
     def note(self, words: str) -> None:
         """Show a text beside the bar."""
         self._progress.update(self._bar, description=words)
 
-    def debate(self, debate: Debate | None) -> None:  # noqa: ARG002 (one that was dropped is done, too)
+    def debate(self, debate: Debate | None, seconds: float | None = None) -> None:  # noqa: ARG002 (one that was dropped is done, too)
         self._progress.advance(self._bar)

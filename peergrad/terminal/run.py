@@ -14,20 +14,14 @@ from rich.text import Text
 from peergrad.debate.quote import visible
 from peergrad.debate.types import Debate
 from peergrad.measure.alarms import Alarm
+from peergrad.measure.history import RunHistory
 from peergrad.measure.lost import Updates, retried
+from peergrad.measure.shown import live_values
+from peergrad.measure.table import rows_before_and_after
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.skipped import Skipped
-from peergrad.terminal.text import clock
-from peergrad.terminal.view import View
+from peergrad.terminal.view import View, clock
 
-# What a person looks at, in this order: name, metric, how it is written.
-SHOWN = (
-    ("readable", "replies/readable", "{:.0%}"),
-    ("votes per due turn", "votes/per_due_turn", "{:.2f}"),
-    ("no signal", "debates/without_signal", "{:.0%}"),
-    ("dropped", "debates/dropped", "{:.0f}"),
-    ("tok/s", "tokens/sampled_per_s", "{:.0f}"),
-)
 _GRACE_S = 20.0
 
 
@@ -60,12 +54,12 @@ class RunView(View):
         """A step under way is worth waiting for, but not for longer than this: it will be repeated."""
         return _GRACE_S if self.phase in ("training", "saving", "warm start") else 0.0
 
-    def begin(self, phase: str, at: Progress, debates: int) -> None:
-        self.phase, self._at, self._debates, self._done = phase, at, debates, 0
+    def begin(self, phase: str, debates: int, at: Progress | None = None) -> None:
+        self.phase, self._at, self._debates, self._done = phase, at or Progress(), debates, 0
         if not self._terminal and phase == "evaluating":
-            self.say(f"{phase} {at.name}")
+            self.say(f"{phase} {self._at.name}")
 
-    def debate(self, debate: Debate | None) -> None:
+    def debate(self, debate: Debate | None, seconds: float | None = None) -> None:  # noqa: ARG002
         self._done += debate is not None
 
     def line(self, phase: str, at: Progress, metrics: Mapping[str, Any]) -> None:
@@ -95,7 +89,7 @@ class RunView(View):
             shown = {name: value for name, value in metrics.items() if name.endswith(("/correct", "/readable"))}
             facts = ", ".join(f"{name.removeprefix('eval/')} {value:.0%}" for name, value in shown.items())
             return f"evaluated at step {at.step}: {facts}"
-        facts = ", ".join(f"{name} {form.format(metrics[key])}" for name, key, form in SHOWN if metrics.get(key) is not None)
+        facts = ", ".join(f"{heading} {value}" for heading, value in live_values(metrics))
         return f"step {at.step}/{self._steps}: {facts}{self._left()}"
 
     def _left(self) -> str:
@@ -112,14 +106,11 @@ class RunView(View):
             f"warm start {self._at.warm}/{self._warm_steps}" if not self._at.step else f"step {self._at.step}/{self._steps}"
         )
         table = Table(box=None, padding=(0, 2, 0, 0), show_header=True, header_style="dim")
-        cells: list[str] = []
-        for name, key, form in SHOWN:
-            if self._line.get(key) is not None:
-                table.add_column(name)
-                cells.append(form.format(self._line[key]))
-        if cells:
-            table.add_row(*cells)
-        alarms = [Text(f"alarm: {alarm.name}", style="bold red") for alarm in self._alarms]
+        for heading, _ in (values := live_values(self._line)):
+            table.add_column(Text(visible(heading)))
+        if values:
+            table.add_row(*(value for _, value in values))
+        alarms = [Text(f"alarm: {visible(alarm.name)}", style="bold red") for alarm in self._alarms]
         return Group(Text(f"{step}  {head}{self._left()}", style="bold"), table, *self._lost(), *alarms)
 
     def _lost(self) -> list[Text]:
@@ -134,23 +125,11 @@ class RunView(View):
 
 def before_and_after(console: Console, metrics: Sequence[Mapping[str, Any]]) -> None:
     """The first and the last fifth of a run's self-play side by side, evaluations before and after, and how many updates."""
-    steps = [line for line in metrics if line["phase"] == "train"]
-    evals = [line for line in metrics if line["phase"] == "eval"]
     updates = Updates.of(metrics)
     table = Table("", "before", "after", box=None, padding=(0, 3, 0, 0), header_style="dim")
-    if steps:
-        fifth = max(1, len(steps) // 5)
-        for name, key, form in (
-            ("self-play: readable replies", "replies/readable", "{:.0%}"),
-            ("self-play: due turns with a valid vote", "votes/due_turns_with_vote", "{:.0%}"),
-            ("self-play: valid votes per due turn", "votes/per_due_turn", "{:.2f}"),
-            ("self-play: debates without signal", "debates/without_signal", "{:.0%}"),
-        ):
-            table.add_row(name, *(_mean(part, key, form) for part in (steps[:fifth], steps[-fifth:])))
-    names = [name for name in (evals[-1] if evals else {}) if name.endswith(("/correct", "/replies/readable"))]
-    for name in names:
-        label = "evaluation: " + name.removeprefix("eval/").replace("/", " ")
-        table.add_row(Text(visible(label)), *(_mean([line], name, "{:.0%}") for line in (evals[0], evals[-1])))
+    for row in rows_before_and_after(RunHistory.of(metrics)):
+        values = ("–" if value is None else row.form.format(value) for value in (row.before, row.after))
+        table.add_row(Text(visible(row.label)), *values)
     console.print(table)
     if updates.asked:
         console.print(Text(str(updates)), soft_wrap=True)
@@ -162,8 +141,3 @@ def too_many_lost(console: Console, run: Run) -> None:
     if updates.too_many:
         where = str(skipped.path) if skipped.kept() else None
         console.print(Text(visible(updates.warning(where)), style="bold red"), soft_wrap=True)
-
-
-def _mean(lines: Sequence[Mapping[str, Any]], key: str, form: str) -> str:
-    values = [line[key] for line in lines if line.get(key) is not None]
-    return form.format(sum(values) / len(values)) if values else "–"

@@ -12,7 +12,7 @@ from peergrad.debate.quote import visible
 from peergrad.debate.types import Debate, Protocol, Turn, Usage
 from peergrad.measure.ending import Ending, Final, seat_name
 from peergrad.reward.tally import Vote
-from peergrad.terminal.text import money
+from peergrad.terminal.view import money
 
 _MARK = "  │ "
 

@@ -1,4 +1,4 @@
-"""What every view on a terminal does: it prints sentences, and gives the terminal back."""
+"""What the views on a terminal share: sentences, giving the terminal back, amounts in words."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.text import Text
 
 from peergrad.debate.quote import visible
+from peergrad.runs.watch import Watcher
 
 
-class View:
+class View(Watcher):
     """A view of work under way. All text is made harmless before it is shown."""
 
     phase = "starting"
@@ -39,3 +40,13 @@ class View:
     def warn(self, sentence: str) -> None:
         """Print a warning."""
         self.say(f"warning: {sentence}", "yellow")
+
+
+def clock(seconds: float) -> str:
+    """A length of time, short."""
+    return f"{seconds / 3600:.1f} h" if seconds > 5400 else f"{seconds / 60:.0f} min" if seconds > 90 else f"{seconds:.0f} s"
+
+
+def money(usd: float, digits: int = 4) -> str:
+    """What was paid, to be added to a sentence; nothing if it was nothing."""
+    return f", ${usd:,.{digits}f}" if usd else ""

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from peergrad.web.history import Alarmed, Points
-from peergrad.web.markup import Child, Safe, clip, tag
+from peergrad.measure.history import Alarmed, Points
+from peergrad.measure.shown import Chart
+from peergrad.web.markup import Safe, clip, tag
 
 STYLES = 6
 """How many lines can be told apart: each has a colour, a dash pattern and a shape of its own."""
@@ -31,21 +32,6 @@ class Line:
         return [(x, y) for x, y in self.points if y is not None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """Lines on common axes. A ``share`` is between 0 and 1 and drawn in per cent."""
-
-    title: str
-    unit: str
-    lines: Sequence[Line]
-    share: bool = False
-    from_zero: bool = False
-    note: Child = None
-    chance: float | None = None
-    """Where a coin would be."""
-    axis: str = "step"
-
-
 @dataclass(frozen=True, slots=True)
 class _Frame:
     """From values to places."""
@@ -62,9 +48,11 @@ class _Frame:
         return _BOTTOM - (value - self.y0) / (self.y1 - self.y0) * (_BOTTOM - _TOP)
 
 
-def draw(chart: Chart, id: str, span: tuple[float, float] | None = None, alarms: Sequence[Alarmed] = ()) -> Safe | None:
+def draw(
+    chart: Chart, lines: Sequence[Line], id: str, span: tuple[float, float] | None, alarms: Sequence[Alarmed]
+) -> Safe | None:
     """The chart as a figure with its legend; ``None`` if nothing in it was measured."""
-    drawn = [line for line in chart.lines if line.known][:STYLES]
+    drawn = [line for line in lines if line.known][:STYLES]
     if not drawn:
         return None
     xs = [x for line in drawn for x, _ in line.known]
@@ -91,10 +79,10 @@ def draw(chart: Chart, id: str, span: tuple[float, float] | None = None, alarms:
         for letter, name in _letters(alarms).items()
     ]
     legend += [tag("li", "alarms: ", named)] if named else []
-    left_out = len([line for line in chart.lines if line.known]) - len(drawn)
+    left_out = len([line for line in lines if line.known]) - len(drawn)
     return tag(
         "figure",
-        tag("h3", chart.title),
+        tag("h3", clip(chart.title, 80)[0]),
         picture,
         tag("ul", legend, class_="legend"),
         tag("figcaption", chart.note) if chart.note else None,

@@ -10,6 +10,7 @@ from typing import Any
 from peergrad.config import TrainConfig, from_folder
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
+from peergrad.measure.history import RunHistory, alarmed
 from peergrad.measure.lost import Updates
 from peergrad.reward.rewards import RewardRules
 from peergrad.runs import files
@@ -18,7 +19,6 @@ from peergrad.runs.skipped import Skipped
 from peergrad.tasks.open import regrade
 from peergrad.web.curves import curves
 from peergrad.web.debates import side_by_side
-from peergrad.web.history import History, alarmed
 from peergrad.web.markup import Safe, clip, tag
 from peergrad.web.samples import samples
 from peergrad.web.style import STYLE
@@ -41,7 +41,7 @@ def write_report(run: Run) -> Path:
 def report(run: Run) -> str:
     """The report as a page of HTML. It can be made at any moment of a run."""
     facts = run.facts if isinstance(run.facts, dict) else {}
-    history = History.of(run.metrics())
+    history = RunHistory.of(run.metrics())
     config = _config(run)
     settings = config or TrainConfig()
     title = f"{_word(facts.get('model'))} on {_word(facts.get('task'))}"
@@ -86,7 +86,7 @@ def _config(run: Run) -> TrainConfig | None:
         return None
 
 
-def _state(history: History, config: TrainConfig | None) -> str:
+def _state(history: RunHistory, config: TrainConfig | None) -> str:
     done = f"{history.steps:,} steps of self-play" if history.steps != 1 else "1 step of self-play"
     if history.warm and not history.train:
         done = f"{len(history.warm):,} steps of warm start, no self-play yet"
@@ -99,7 +99,7 @@ def _state(history: History, config: TrainConfig | None) -> str:
     return f"Not finished: {done}, of {config.learn.steps:,}.{by}"
 
 
-def _alarms(history: History, run: Run) -> Safe | None:
+def _alarms(history: RunHistory, run: Run) -> Safe | None:
     found: dict[str, list[str]] = {}
     for alarm in alarmed(history.train):
         steps = str(alarm.first) if alarm.first == alarm.last else f"{alarm.first}–{alarm.last}"

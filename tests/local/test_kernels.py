@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from peergrad.engines.local.model import ops
 from peergrad.engines.local.model.lora import Lora, LoraRules
-from peergrad.engines.local.sample.state import State, draw
+from peergrad.engines.local.sample.state import BatchState, draw
 
 pytest.importorskip("triton")
 from peergrad.engines.local.model import kernels, vocabulary_kernels
@@ -107,11 +107,11 @@ def test_drawing(monkeypatch):
 def scored_tokens(module):
     scores, targets = random(40, 300) * 3, torch.arange(40, device=DEVICE) * 7
     temperatures = torch.linspace(0.5, 1.5, 40).to(DEVICE)
-    found, levels = module.logprobs(scores, targets, temperatures)
-    return found, levels, module.slopes(scores, levels, targets, temperatures, random(40), torch.float32)
+    values, lse = module.logprobs(scores, targets, temperatures)
+    return values, lse, module.logit_gradients(scores, lse, targets, temperatures, random(40), torch.float32)
 
 
-def test_log_probabilities_and_their_slopes(monkeypatch):
+def test_log_probabilities_and_their_gradients(monkeypatch):
     monkeypatch.setattr(vocabulary_kernels, "VOCABULARY_CHUNK", 64)
     assert_same(scored_tokens(vocabulary_kernels), scored_tokens(ops))
 
@@ -119,7 +119,7 @@ def test_log_probabilities_and_their_slopes(monkeypatch):
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("rank", [None, 4])
 def test_a_step_as_the_graph_has_it_is_the_plain_one(kind, rank):
-    """What is captured in a graph, run by itself: the same tokens, and the same keys and values in the pool."""
+    """What is captured in a graph, run by itself: the same tokens, and the same keys and values in the cache."""
     from peergrad.engines.local.sample.cuda_graphs import decode
     from peergrad.engines.local.sample.stacked_lora import stacked
 
@@ -133,31 +133,31 @@ def test_a_step_as_the_graph_has_it_is_the_plain_one(kind, rank):
                 if "lora_B" in name:
                     weight.normal_(std=0.1, generator=torch.Generator().manual_seed(1))
         adapter = lora.snapshot()
-    plain, fused, again = (State(decoder, ROWS, 64, 16) for _ in range(3))
+    plain, fused, again = (BatchState(decoder, ROWS, 64, 16) for _ in range(3))
     for state in (plain, fused, again):
-        state.pool.kv.copy_(random(*state.pool.kv.shape))
+        state.cache.kv.copy_(random(*state.cache.kv.shape))
         state.ids.copy_(torch.arange(ROWS) + 7)
         state.at.copy_(torch.tensor([3, 0, 20, 33, 7]))
         state.uniforms.copy_(torch.linspace(0.1, 0.9, 16).expand(ROWS, -1))
     plain._step(ROWS, 64, adapter)
     decode(decoder, fused, ROWS, adapter and stacked(decoder, adapter), (decoder.cos, decoder.sin))
     assert torch.equal(plain.ids, fused.ids)
-    assert_same([plain.logprobs, plain.pool.kv], [fused.logprobs, fused.pool.kv])
+    assert_same([plain.logprobs, plain.cache.kv], [fused.logprobs, fused.cache.kv])
     again._step(ROWS, 64, adapter)  # the base model's matrices lie elsewhere now, and are as they were
-    assert_same([plain.logprobs, plain.pool.kv], [again.logprobs, again.pool.kv])
+    assert_same([plain.logprobs, plain.cache.kv], [again.logprobs, again.cache.kv])
 
 
 def test_graphs_are_captured_anew_when_the_matrices_they_read_move():
-    from peergrad.engines.local.sample.cuda_graphs import Graphs
+    from peergrad.engines.local.sample.cuda_graphs import DecodeGraphs
 
     decoder = engine("llama").decoder
-    graphs = Graphs(decoder, State(decoder, ROWS, 64, 16))
+    graphs = DecodeGraphs(decoder, BatchState(decoder, ROWS, 64, 16))
     captured = {(ROWS, False): "reads the matrices where they are", (ROWS, True): "and an adapter"}
     for rank, stays in ((4, False), (4, True), (8, False)):
         lora, base = Lora(decoder, LoraRules(rank=rank), 0), decoder.layers[0].weights["o"].clone()
         graphs._graphs = dict(captured)
-        graphs.use(lora.snapshot())
+        graphs.use_adapter(lora.snapshot())
         assert bool(graphs._graphs) == stays
         assert torch.equal(decoder.layers[0].weights["o"], base)
-        graphs.use(None)
+        graphs.use_adapter(None)
         assert bool(graphs._graphs) == stays

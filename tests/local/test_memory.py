@@ -10,8 +10,8 @@ import torch
 from peergrad import EngineError, UserError
 from peergrad.engines.local import engine as engines
 from peergrad.engines.local.engine import Local
-from peergrad.engines.local.model.memory import ran_out
-from peergrad.engines.local.sample import cache, state
+from peergrad.engines.local.model.memory import is_out_of_memory
+from peergrad.engines.local.sample import kv_cache, state
 from peergrad.engines.local.sample.sampler import QueuedRequest, _render
 from peergrad.engines.local.train import backward
 from tests.local.test_training import DATA, cpu_is_full, gpu_is_full, trained_engine
@@ -52,7 +52,7 @@ def limited(monkeypatch, where, name, full, fits):
 def test_fewer_rows_where_all_do_not_fit(monkeypatch, full, plenty):
     said = []
     local = engine(say=said.append)
-    calls = limited(monkeypatch, state, "Pool", full, lambda shape, rows, *_: rows <= 3)
+    calls = limited(monkeypatch, state, "KVCache", full, lambda shape, rows, *_: rows <= 3)
     assert_same(sample(local), plenty)
     assert [rows for _, rows, *_ in calls] == [8, 4, 2]
     assert said == ["memory ran out while sampling: fewer replies at once from now on (kv_gb, max_rows)"]
@@ -64,43 +64,43 @@ def test_fewer_rows_where_all_do_not_fit(monkeypatch, full, plenty):
 def test_prefixes_go_before_rows_do(monkeypatch, plenty):
     local = engine(max_rows=12)
     sample(local, ASKS[:3])
-    shelf, budget = local.generator.room.shelf, local.generator.room.shelf.budget
-    assert shelf.used
-    limited(monkeypatch, state, "Pool", gpu_is_full, lambda *_: not shelf.used)
+    prefixes, budget = local.scheduler.memory.prefixes, local.scheduler.memory.prefixes.budget
+    assert prefixes.used
+    limited(monkeypatch, state, "KVCache", gpu_is_full, lambda *_: not prefixes.used)
     assert_same(sample(local), plenty)
-    assert local.generator.room.state.rows == 12
-    assert shelf.budget == budget // 2
+    assert local.scheduler.memory.state.rows == 12
+    assert prefixes.budget == budget // 2
 
 
 @FULL
 def test_what_can_not_be_parked_is_not(monkeypatch, full, plenty):
     local = engine()
-    calls = limited(monkeypatch, cache, "_copy", full, lambda *_: False)
+    calls = limited(monkeypatch, kv_cache, "_copy", full, lambda *_: False)
     assert_same(sample(local), plenty)
     assert len(calls) == len(ASKS)
-    assert local.generator.room.shelf.used == 0
+    assert local.scheduler.memory.prefixes.used == 0
 
 
 def test_what_is_longest_unused_makes_room_for_what_is_parked(monkeypatch, plenty):
     local = engine(max_rows=1)
-    shelf = local.generator.room.shelf
-    calls = limited(monkeypatch, cache, "_copy", gpu_is_full, lambda tensor: shelf.used + tensor.nbytes < 250_000)
+    prefixes = local.scheduler.memory.prefixes
+    calls = limited(monkeypatch, kv_cache, "_copy", gpu_is_full, lambda tensor: prefixes.used + tensor.nbytes < 250_000)
     for one, wanted in zip(ASKS, plenty, strict=True):
         assert_same(sample(local, [one]), [wanted])
-        assert shelf.used == sum(held.kv.nbytes for held in shelf._parked.values()) < 250_000
+        assert prefixes.used == sum(entry.kv.nbytes for entry in prefixes._stored.values()) < 250_000
     assert len(calls) > len(ASKS)
-    before = local.generator.prefilled
+    before = local.scheduler.prefilled_tokens
     sample(local, [ASKS[-1]])
-    assert local.generator.prefilled - before < 20  # the newest is there
-    before = local.generator.prefilled
+    assert local.scheduler.prefilled_tokens - before < 20  # the newest is there
+    before = local.scheduler.prefilled_tokens
     sample(local, [ASKS[4]])
-    assert local.generator.prefilled - before > 20  # older ones are not
+    assert local.scheduler.prefilled_tokens - before > 20  # older ones are not
 
 
 @FULL
 def test_prompts_are_computed_in_smaller_parts(monkeypatch, full, plenty):
     local = engine(max_rows=12)
-    local.generator._prefill_tokens = 4096
+    local.scheduler._prefill_tokens = 4096
     calls = limited(monkeypatch, local.decoder, "hidden", full, lambda ids, *_: ids.shape[1] == 1 or ids.numel() <= 300)
     assert_same(sample(local), plenty)
 
@@ -109,9 +109,9 @@ def test_prompts_are_computed_in_smaller_parts(monkeypatch, full, plenty):
 
     before = failed()
     assert before
-    assert local.generator._prefill_tokens < 4096
-    assert local.generator.room.state.rows == 12  # nothing was begun anew
-    local.generator.room.shelf.clear()
+    assert local.scheduler._prefill_tokens < 4096
+    assert local.scheduler.memory.state.rows == 12  # nothing was begun anew
+    local.scheduler.memory.prefixes.evict()
     assert_same(sample(local), plenty)
     assert failed() - before < before  # it has learned
 
@@ -131,7 +131,7 @@ def test_replies_are_begun_anew_with_fewer_rows(monkeypatch, full, after, plenty
     limited(monkeypatch, local.decoder, "hidden", full, fits)
     assert_same(sample(local), plenty)
     assert max(steps) > 5
-    assert local.generator.room.state.rows <= 5
+    assert local.scheduler.memory.state.rows <= 5
     assert_same(sample(local), plenty)
 
 
@@ -145,7 +145,7 @@ def test_one_that_does_not_fit_costs_its_own_ask(monkeypatch, full, plenty):
     assert isinstance(failed, EngineError)
     assert "out of memory while sampling " in str(failed)
     assert "by themselves; give fewer" in str(failed)
-    assert local.generator.room._budget == local.generator.room._half  # the others are not made to pay for it
+    assert local.scheduler.memory._row_budget == local.scheduler.memory._half  # the others are not made to pay for it
 
 
 def test_a_request_that_joined_is_not_lost(monkeypatch, plenty):
@@ -169,19 +169,19 @@ def test_a_request_that_joined_is_not_lost(monkeypatch, plenty):
 
 def fits_alone(monkeypatch, local):
     """Training runs out of memory as long as sampling has any."""
-    limited(monkeypatch, backward._Batch, "_micro_batch", gpu_is_full, lambda *_: local.generator.room.state is None)
+    limited(monkeypatch, backward._Batch, "_micro_batch", gpu_is_full, lambda *_: local.scheduler.memory.state is None)
 
 
 def test_training_takes_the_memory_of_sampling(monkeypatch, plenty):
     local, other = trained_engine(), trained_engine()
     assert_same(sample(local), plenty)
-    assert local.generator.room.shelf.used
+    assert local.scheduler.memory.prefixes.used
     fits_alone(monkeypatch, local)
     stats = asyncio.run(local.step(DATA, "ppo", 1e-3))
     assert not stats.skipped
     assert stats.loss == asyncio.run(other.step(DATA, "ppo", 1e-3)).loss
-    assert local.generator.room.state is None
-    assert not local.generator.room.shelf.used
+    assert local.scheduler.memory.state is None
+    assert not local.scheduler.memory.prefixes.used
     assert_same(sample(local), plenty)
 
 
@@ -216,7 +216,7 @@ def test_reading_takes_the_memory_of_sampling(monkeypatch):
     ids = np.arange(50, dtype=np.int32)
     expected = asyncio.run(local.base_sampler().logprobs(ids))
     sample(local)
-    limited(monkeypatch, local.decoder, "hidden", gpu_is_full, lambda *_: local.generator.room.state is None)
+    limited(monkeypatch, local.decoder, "hidden", gpu_is_full, lambda *_: local.scheduler.memory.state is None)
     assert asyncio.run(local.base_sampler().logprobs(ids)).tolist() == expected.tolist()
     monkeypatch.setattr(local.decoder, "hidden", lambda *_: gpu_is_full())
     with pytest.raises(EngineError, match="out of memory while reading 50 tokens; give fewer"):
@@ -231,10 +231,10 @@ def test_a_model_that_is_too_large_is_a_sentence(monkeypatch, full, tmp_path):
 
 
 def test_what_means_that_memory_ran_out():
-    assert ran_out(MemoryError())
-    assert ran_out(RuntimeError("Triton Error [CUDA]: out of memory"))
-    assert not ran_out(RuntimeError("device lost"))
-    assert not ran_out(ValueError("out of memory"))
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(RuntimeError("Triton Error [CUDA]: out of memory"))
+    assert not is_out_of_memory(RuntimeError("device lost"))
+    assert not is_out_of_memory(ValueError("out of memory"))
     capture = RuntimeError("operation failed due to a previous error during capture")
     capture.__context__ = torch.OutOfMemoryError("CUDA out of memory")
-    assert ran_out(capture)
+    assert is_out_of_memory(capture)

@@ -41,4 +41,4 @@ def test_one_merged_copy_at_a_time():
     first, second = asyncio.run(local.sampler()), asyncio.run(local.sampler())
     replies = [asyncio.run(sampler.sample([ask("hello")]))[0].text for sampler in (first, second, first)]
     assert replies[0] == replies[1] == replies[2]
-    assert local.generator._in_use[0] is first._adapter
+    assert local.scheduler._merged_adapter[0] is first._adapter

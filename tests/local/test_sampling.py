@@ -11,7 +11,7 @@ import torch
 
 from peergrad import EngineError, Parallel, Question, play
 from peergrad.debate.types import Message, Tokens
-from peergrad.engines.local.sample.cache import _blocks
+from peergrad.engines.local.sample.kv_cache import _blocks
 from peergrad.engines.local.sample.state import draw
 from tests.helpers import short
 from tests.local.tiny import ask, engine, model, tokenizer
@@ -94,7 +94,7 @@ def test_only_what_is_new_is_prefilled():
     reused = sum(len(t.prompt_T) for t in last.values())
     sampled_before = sum(len(turn.tokens.ids_T) for turn in debate.turns[:6])
     # The last token of each reply was drawn, not computed, so it is new to the next prompt.
-    assert local.generator.prefilled <= reused - sampled_before + 6
+    assert local.scheduler.prefilled_tokens <= reused - sampled_before + 6
     fresh = [
         asyncio.run(play(protocol, Question("q", "What?"), engine(max_rows=4, kv_gb=kv).base_sampler()))
         for kv in (1.0, 0.003)
@@ -108,7 +108,7 @@ def test_identical_prompts_are_prefilled_once():
     asks = [ask("the same long question " * 20, debate=f"d{i}") for i in range(30)]
     replies = sample(local.base_sampler(), asks)
     length = len(replies[0].tokens.prompt_T)
-    assert local.generator.prefilled <= length + 29 * 16  # each computes at most its last block
+    assert local.scheduler.prefilled_tokens <= length + 29 * 16  # each computes at most its last block
     assert len({reply.text for reply in replies}) > 20
 
 
@@ -129,31 +129,31 @@ def test_memory_is_bounded_and_what_is_longest_unused_goes_first():
     sampler = local.base_sampler()
     for start in range(0, 60, 6):
         sample(sampler, [ask(f"question {i} " * 30, debate=f"d{i}") for i in range(start, start + 6)])
-        shelf, state = local.generator.room.shelf, local.generator.room.state
-        assert shelf.used <= shelf.budget
-        assert state.pool.kv.numel() * 4 <= 0.003 * 2**30 / 2
-        assert shelf.used == sum(h.kv.numel() * 4 for h in shelf._parked.values())
-    before = local.generator.prefilled
+        prefixes, state = local.scheduler.memory.prefixes, local.scheduler.memory.state
+        assert prefixes.used <= prefixes.budget
+        assert state.cache.kv.numel() * 4 <= 0.003 * 2**30 / 2
+        assert prefixes.used == sum(entry.kv.numel() * 4 for entry in prefixes._stored.values())
+    before = local.scheduler.prefilled_tokens
     sample(sampler, [ask("question 59 " * 30, debate="new")])
-    assert local.generator.prefilled - before < 60  # the newest is still there
-    before = local.generator.prefilled
+    assert local.scheduler.prefilled_tokens - before < 60  # the newest is still there
+    before = local.scheduler.prefilled_tokens
     sample(sampler, [ask("question 0 " * 30, debate="new")])
-    assert local.generator.prefilled - before > 60  # the oldest is not
+    assert local.scheduler.prefilled_tokens - before > 60  # the oldest is not
 
 
 def test_room_is_made_once_and_not_lost_to_one_long_ask():
     local = engine(max_rows=32, kv_gb=0.004)
     sampler = local.base_sampler()
     sample(sampler, [ask("long " * 300, tokens=200)])
-    long_one = local.generator.room.state
+    long_one = local.scheduler.memory.state
     assert long_one.rows <= 3
     wide = [ask(f"short {i}", debate=f"d{i}", tokens=10) for i in range(20)]
     sample(sampler, wide)
-    state = local.generator.room.state
+    state = local.scheduler.memory.state
     assert state.rows == 20
     for _ in range(3):
         sample(sampler, wide[:7])
-        assert local.generator.room.state is state
+        assert local.scheduler.memory.state is state
 
 
 def test_a_failure_leaves_nothing_behind(monkeypatch):

@@ -156,7 +156,7 @@ def test_prefixes_in_prefixes_are_shared_at_every_level():
 def test_nothing_to_learn_from_is_no_gradient():
     local = trained_engine()
     made = gradient(local.decoder, local._lora, [], "ppo", 100)
-    assert (made.loss, made.logprobs, made.why) == (0.0, [], "")
+    assert (made.loss, made.logprobs, made.error) == (0.0, [], "")
     assert not any(grad.any() for grad in made.by_name.values())
 
 
@@ -237,7 +237,7 @@ def test_a_micro_batch_that_is_not_finite_is_computed_another_way(monkeypatch): 
     whole = gradient(local.decoder, local._lora, DATA, "ppo", 150)
     spoiling(monkeypatch, lambda sequences, kernels: kernels and 6 in sequences)
     again = gradient(local.decoder, local._lora, DATA, "ppo", 150)
-    assert (again.retried, again.why, again.bad) == (1, "", ())
+    assert (again.retried, again.error, again.bad) == (1, "", ())
     assert again.loss == pytest.approx(whole.loss, abs=1e-6 * SCALE)
     for name, grad in whole.by_name.items():
         assert (again.by_name[name] - grad).norm() <= 1e-5 * grad.norm()

@@ -189,7 +189,7 @@ def signals(base: Path, right: str) -> tuple[list[str], float]:
             out, log = base / f"{phase}{number}", base / f"{phase}{number}.log"
             code, took = signalled(out, log, phase, number)
             longest = max(longest, took)
-            if code != expected or "the same command goes on" not in log.read_text():
+            if code != expected or "the same command resumes" not in log.read_text():
                 wrong.append(f"{number} while {phase}: ended with {code}: {log.read_text()[-500:]}")
             if what := compare(out, log, right):
                 wrong.append(f"{number} while {phase}: {what}")

@@ -22,6 +22,7 @@ from peergrad.measure.preflight import Sample, gates
 from peergrad.reward.rewards import RewardRules
 from peergrad.runs.preflight import check
 from peergrad.runs.training import load_engine, plan
+from peergrad.runs.watch import Watcher
 from peergrad.settings import changed
 from peergrad.tasks.files import Questions
 from tests.bandit import Bandit
@@ -150,19 +151,6 @@ def test_a_classic_run_has_no_judge_stream():
 # One update is really made
 
 
-class Quiet:
-    def say(self, sentence):
-        pass
-
-    warn = say
-
-    def begin(self, part, debates):
-        pass
-
-    def debate(self, debate):
-        pass
-
-
 def bandit(votes=True):
     def vote(ask):
         first, second = (agent for agent in range(3) if agent != ask.agent)
@@ -173,7 +161,7 @@ def bandit(votes=True):
 
 def checked_with(trainer, questions=6, **more):
     config = changed(preset("demo"), {"model": "bandit", "batch": 4, "lr": 0.25, "loss": "ppo"} | more, "test")
-    found = asyncio.run(check(config, questions, Quiet(), load=lambda *_: trainer))
+    found = asyncio.run(check(config, questions, Watcher(), load=lambda *_: trainer))
     gate = found.gates[-1]
     assert gate.name == "update is finite"
     return found, gate
@@ -234,7 +222,7 @@ def test_the_forecast_leaves_out_debates_without_signal():
     config = changed(preset("demo"), {"model": "bandit", "batch": 4, "center": "group", "format_penalty": False}, "test")
     voting |= {f"check-debates/{question.id}" for question in plan(config).batch(0)[:3]}
     trainer = Bandit(["one", "other"], some_vote)
-    found = asyncio.run(check(config, 4, Quiet(), load=lambda *_: trainer))
+    found = asyncio.run(check(config, 4, Watcher(), load=lambda *_: trainer))
     data = trainer.asked[-1][0]
     assert {datum.debate for datum in data} == voting
     assert found.forecast.trained == sum(map(len, data)) * config.learn.steps
@@ -256,7 +244,7 @@ def test_a_real_model_whose_weights_are_not_finite():
 
     config = changed(preset("demo"), {"model": str(PARROT), "threads": 1, "batch": 2}, "test")
     for load, verdict in ((load_engine, "pass"), (lambda config, _: Broken(config), "fail")):
-        found = asyncio.run(check(config, 2, Quiet(), load=load))
+        found = asyncio.run(check(config, 2, Watcher(), load=load))
         assert found.gates[-1].verdict == verdict
     assert "skipped" in found.gates[-1].advice
 

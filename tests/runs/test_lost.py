@@ -25,7 +25,7 @@ from peergrad.runs import skipped
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.skipped import MOST_BYTES, Skipped, read_skipped
 from peergrad.runs.training import load_engine, train_run
-from peergrad.runs.watch import Nobody
+from peergrad.runs.watch import Watcher
 from peergrad.settings import changed
 from peergrad.terminal.run import RunView, before_and_after, too_many_lost
 from tests.bandit import Bandit
@@ -36,7 +36,7 @@ SMALL = {"model": "bandit", "steps": 4, "batch": 3, "warm_steps": 0, "eval_quest
 COLUMNS = ("inputs_T", "targets_T", "logprobs_T", "advantages_T", "mask_T", "temperatures_T")
 
 
-class Heard(Nobody):
+class Heard(Watcher):
     """Writes down what is told."""
 
     def __init__(self):

@@ -25,7 +25,7 @@ from peergrad.learn.train import Stopped
 from peergrad.runs.export import export
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.training import load_engine, train_run
-from peergrad.runs.watch import Nobody
+from peergrad.runs.watch import Watcher
 from peergrad.settings import changed
 
 PARROT = Path(__file__).parent.parent / "fixtures" / "parrot"
@@ -99,7 +99,7 @@ def test_the_same_seed_gives_the_same_bytes(whole, tmp_path):
 
 
 def test_a_finished_run_is_left_alone_and_can_be_made_longer(whole, tmp_path):
-    class Said(Nobody):
+    class Said(Watcher):
         def __init__(self):
             self.sentences = []
 
@@ -242,7 +242,7 @@ def test_a_full_disk_loses_nothing(whole, tmp_path):
     script = (
         "import resource, sys\n"
         "from tests.runs import test_run as t\n"
-        "class Full(t.Nobody):\n"
+        "class Full(t.Watcher):\n"
         "    def line(self, phase, at, metrics):\n"
         "        if at.step == 2: resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))\n"
         "try: t.run(sys.argv[1], Full())\n"
@@ -318,7 +318,7 @@ def test_what_is_not_a_number_changes_no_weight(tmp_path, monkeypatch, where):  
         first, *rest = scored.streams
         return replace(scored, streams=(replace(first, values=(float("nan"), *first.values[1:])), *rest))
 
-    class Warned(Nobody):
+    class Warned(Watcher):
         def __init__(self):
             self.sentences = []
 

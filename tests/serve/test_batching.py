@@ -25,9 +25,9 @@ def request(name, tokens, prompt=10):
 
 async def begun(local):
     """Wait until something is being sampled."""
-    before = local.generator.prefilled
+    before = local.scheduler.prefilled_tokens
     end = time.monotonic() + 20
-    while local.generator.prefilled == before:
+    while local.scheduler.prefilled_tokens == before:
         assert time.monotonic() < end
         await asyncio.sleep(0.002)
 
@@ -117,9 +117,9 @@ def test_who_left_is_not_sampled_for(local):
         staying = asyncio.create_task(batcher.sample(sampler, [request("staying", 5)]))
         await asyncio.sleep(0.01)
         leaving.cancel()
-        before = local.generator.prefilled
+        before = local.scheduler.prefilled_tokens
         await staying
-        return local.generator.prefilled - before
+        return local.scheduler.prefilled_tokens - before
 
     assert asyncio.run(asyncio.wait_for(go(), 60)) < 200  # of ten tokens each: those that were begun, at most a few rows
 
@@ -146,19 +146,19 @@ def test_a_number_that_is_not_finite_stays_with_its_request():
 
 def test_memory_for_what_may_be_used_again_is_bounded():
     small = Local.load_model(str(PARROT), threads=1, max_rows=4, kv_gb=0.002)
-    shelf, clones, live = small.generator.room.shelf, [], []
-    park = shelf.park
+    prefixes, clones, live = small.scheduler.memory.prefixes, [], []
+    store = prefixes.store
 
-    def parked(pool, held, ids_T):
-        park(pool, held, ids_T)
-        if held.kv is not None:
-            clones.append(weakref.ref(held.kv))
+    def recording(cache, entry, ids_T):
+        store(cache, entry, ids_T)
+        if entry.kv is not None:
+            clones.append(weakref.ref(entry.kv))
         live.append(sum(kv.numel() * kv.element_size() for one in clones if (kv := one()) is not None))
 
-    shelf.park = parked
+    prefixes.store = recording
     completions = asyncio.run(small.base_sampler().complete([request(f"one of many {i}", 40) for i in range(60)]))
     assert len(completions) == 60
-    assert 0 < max(live) <= shelf.budget
+    assert 0 < max(live) <= prefixes.budget
 
 
 def test_a_failure_is_told_to_all_and_passes(local, monkeypatch):

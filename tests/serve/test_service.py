@@ -160,7 +160,7 @@ def test_a_session_that_ends_leaves_no_sampler(tmp_path, monkeypatch):
             first, second = await begin(), await begin()
             models = await first.model(), await second.model()
             kept = (await second.result(await second.live(models[1], 1))).json()["sampling_session_id"]
-            slow(monkeypatch, Local, "_sample_with", 0.2)
+            slow(monkeypatch, Local, "_snapshot", 0.2)
             await first.live(models[0], 1)
             await asyncio.sleep(0.1)
             await first.end()

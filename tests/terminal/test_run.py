@@ -24,9 +24,9 @@ def shown(terminal, act):
 
 def test_plain_lines():
     def act(screen):
-        screen.begin("warm start", Progress(), 0)
+        screen.begin("warm start", 0, Progress())
         screen.line("warm", Progress(0, 1), {"warm/loss": 0.9, "time/train_s": 3.0})
-        screen.begin("sampling", Progress(3), 4)
+        screen.begin("sampling", 4, Progress(3))
         screen.debate(None)
         screen.line("train", Progress(3), LINE)
         screen.line("eval", Progress(3), {"eval/direct/sums/correct": 0.25, "eval/debate/sums/replies/readable": 1.0})
@@ -42,7 +42,7 @@ def test_plain_lines():
 def test_a_terminal_shows_the_running_step():
     def act(screen):
         screen.line("train", Progress(2), LINE)
-        screen.begin("sampling", Progress(3), 4)
+        screen.begin("sampling", 4, Progress(3))
 
     text = shown(True, act)
     assert "step 3/10" in text
@@ -65,10 +65,11 @@ def test_what_a_model_or_a_file_said_is_harmless():
 
 def test_before_and_after():
     stream = io.StringIO()
-    steps = [{"phase": "train", "replies/readable": share / 10} for share in range(10)]
-    evals = [{"phase": "eval", "eval/direct/sums/correct": share} for share in (0.0, 0.5)]
+    steps = [{"phase": "train", "step": s, "warm": 0, "replies/readable": s / 10, "mine": 1.5} for s in range(10)]
+    evals = [{"phase": "eval", "step": s, "warm": 0, "eval/direct/sums/correct": s / 2} for s in (0, 1)]
     before_and_after(Console(file=stream, width=120), [*steps, *evals])
     rows = [line.split() for line in stream.getvalue().splitlines()]
-    assert next(row for row in rows if "readable" in row)[-2:] == ["5%", "85%"]
-    assert next(row for row in rows if "correct" in row)[-2:] == ["0%", "50%"]
+    assert ["mine", "1.5", "1.5"] in rows
+    assert next(row for row in rows if "Readable" in row)[-2:] == ["5%", "85%"]
+    assert next(row for row in rows if "alone," in row)[-2:] == ["0%", "50%"]
     before_and_after(Console(file=stream), [])

@@ -107,12 +107,13 @@ def test_other_mistakes(done, monkeypatch, tmp_path):
     shutil.copytree(done[0] / "run", run)
     settings = (run / "config.toml").read_text()
     (run / "config.toml").write_text(re.sub(r'base_url = ".*"', 'base_url = "https://elsewhere.example"', settings))
-    for settings_of in (eval_command.settings_of, debate_command.settings_of):
+    for base_settings in (eval_command.base_settings, debate_command.base_settings):
         with pytest.raises(UserError, match="if your key may go there"):
-            settings_of(str(run), None)
-        assert settings_of(str(run), "https://here.example").engine.base_url == "https://here.example"
+            base_settings(["--model", str(run)])
+        here = base_settings(["--model", str(run), "--base-url=https://here.example", "--json"])
+        assert here.engine.base_url == "https://here.example"
         monkeypatch.setenv("TINKER_BASE_URL", "https://elsewhere.example/")
-        assert settings_of(str(run), None).engine.base_url == "https://elsewhere.example"
+        assert base_settings(["--model", str(run)]).engine.base_url == "https://elsewhere.example"
         monkeypatch.delenv("TINKER_BASE_URL")
     here = ModelPool(EngineConfig(), ApiConfig(), 0)
     with pytest.raises(UserError, match="are of the engine tinker; give engine tinker"):

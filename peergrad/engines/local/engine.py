@@ -25,24 +25,24 @@ from peergrad.debate.types import Ask, Tokens
 from peergrad.engines.local.model.forward import Forward
 from peergrad.engines.local.model.loading import load
 from peergrad.engines.local.model.lora import Lora, LoraRules
-from peergrad.engines.local.model.memory import FULL, ran_out
-from peergrad.engines.local.sample.generate import Generator
+from peergrad.engines.local.model.memory import catch_out_of_memory
 from peergrad.engines.local.sample.sampler import LocalSampler
-from peergrad.engines.local.sizes import Wishes, sizes
+from peergrad.engines.local.sample.scheduler import Scheduler
+from peergrad.engines.local.sizes import SizeSettings, choose_sizes
 from peergrad.engines.local.train.backward import Gradient, gradient
 from peergrad.engines.shared.chat import Chat, load_chat
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import Bounds, LossName, optim_metrics
 from peergrad.learn.trainer import NOT_FINITE, RETRIED, Fault, StepStats
 
-BASE = 0
+BASE_WEIGHTS = 0  # the id of the base model's weights
 
 A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamRules:
-    """How a gradient becomes an update; gradients longer than ``max_norm`` are scaled down to it."""
+    """Settings of an update; gradients longer than ``max_norm`` are scaled down to it."""
 
     lr: float
     beta1: float = 0.9
@@ -71,15 +71,16 @@ class Local:
         share: float = 1.0,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Of ``kv_gb``, ``max_rows`` and ``train_tokens`` what is not set is found by the memory there is (see ``sizes``).
+        """``kv_gb``, ``max_rows`` and ``train_tokens`` are chosen by the free memory where they are not set (see ``sizes``).
 
-        ``share`` of that is this engine's, and ``policies`` will learn at the same time; ``train_tokens`` 0: none will.
-        ``say`` is told what was found, and when memory runs out.
+        ``share`` of that memory is this engine's, and ``policies`` are trained at the same time; ``train_tokens`` 0: none.
+        ``say`` is told the chosen sizes, and when memory runs out.
         """
         lora = lora or LoraRules()
         self.decoder, self.chat, self.seed = decoder, chat, seed
-        self.sizes = sizes(decoder, lora.rank, Wishes(kv_gb, max_rows, train_tokens, policies), share, say)
-        self.generator = Generator(
+        settings = SizeSettings(kv_gb, max_rows, train_tokens, policies)
+        self.sizes = choose_sizes(decoder, lora.rank, settings, share, say)
+        self.scheduler = Scheduler(
             decoder,
             kv_bytes=self.sizes.kv_bytes,
             max_rows=self.sizes.max_rows,
@@ -88,10 +89,10 @@ class Local:
         )
         self.sampling = threading.Lock()
         self._name, self._max_grad_norm = name, max_grad_norm
-        self._names = itertools.count(BASE + 1)
-        self._begin(lora, seed)
+        self._weight_ids = itertools.count(BASE_WEIGHTS + 1)
+        self._start_policy(lora, seed)
 
-    def _begin(self, lora: LoraRules, seed: int) -> None:
+    def _start_policy(self, lora: LoraRules, seed: int) -> None:
         self._lora = Lora(self.decoder, lora, seed)
         self._adam = torch.optim.AdamW(list(self._lora.weights.values()), weight_decay=0.0)
         self._training, self._worker = threading.Lock(), ThreadPoolExecutor(1)
@@ -99,7 +100,7 @@ class Local:
     def new_policy(self, lora: LoraRules, seed: int) -> Local:
         """Another policy on the same copy of the base model. Both sample in turn and are trained independently."""
         other = copy.copy(self)
-        other._begin(lora, seed)
+        other._start_policy(lora, seed)
         return other
 
     @staticmethod
@@ -112,7 +113,7 @@ class Local:
         say: Callable[[str], None] = lambda _: None,
         **settings: Any,
     ) -> Local:
-        """Load a model by alias, hub id, folder or GGUF file: float32 on a CPU, bfloat16 on a GPU unless told otherwise.
+        """Load a model by alias, hub id, folder or GGUF file: float32 on a CPU, bfloat16 on a GPU by default.
 
         With float16 sampler and trainer agree eight times more closely than with bfloat16, but activations beyond 65,504
         overflow; updates that meet one are skipped.
@@ -124,92 +125,85 @@ class Local:
         if device == "cpu":
             torch.set_num_threads(threads or os.cpu_count() or 1)
         dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
-        try:
+        with catch_out_of_memory() as oom:
             decoder = load(folder, device, getattr(torch, dtype))
             return Local(decoder, load_chat(str(folder)), name=model, say=say, **settings)
-        except FULL as error:
-            if not ran_out(error):
-                raise
-            raise UserError(f"model: {model} is too large for the memory of {device}; give another ({error})") from None
+        raise UserError(f"model: {model} is too large for the memory of {device}; give another ({oom.message})")
 
     async def sampler(self) -> LocalSampler:
-        return await self._in_turn(self._sample_with, self._lora)
+        return await self._run_in_order(self._snapshot, self._lora)
 
-    async def _in_turn(self, work: Callable[..., A], *args: Any) -> A:
-        """Something done in a thread, after what was asked for before, be that awaited or not."""
+    async def _run_in_order(self, work: Callable[..., A], *args: Any) -> A:
+        """Run work in a thread, after all earlier calls, whether or not they were awaited."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, work, *args)
 
-    def _sample_with(self, lora: Lora) -> LocalSampler:
+    def _snapshot(self, lora: Lora) -> LocalSampler:
         with self._training:
-            # A name of its own: what one sampler computed is not used by another, so that its answers depend, to the last
-            # bit, on its weights and on what it was asked, never on who else was asked before.
-            name = next(self._names)
-            sampler = LocalSampler(self, lora.snapshot(), name)
-        weakref.finalize(sampler, self.generator.gone.append, name)
+            # Each sampler has its own id, so samplers never share cached prefixes: replies depend, to the last bit, on the
+            # sampler's weights and asks, never on what others were asked before.
+            weights = next(self._weight_ids)
+            sampler = LocalSampler(self, lora.snapshot(), weights)
+        weakref.finalize(sampler, self.scheduler.unused_weights.append, weights)
         return sampler
 
     def base_sampler(self) -> LocalSampler:
-        """The model as it was before any training."""
-        return LocalSampler(self, None, BASE)
+        """A sampler of the base model, without any adapter."""
+        return LocalSampler(self, None, BASE_WEIGHTS)
 
     async def sampler_with(self, checkpoint: Path | None) -> LocalSampler:
-        """The model with the adapter of a checkpoint or of any PEFT folder, or with none; nothing trained is touched."""
+        """A sampler with the adapter of a checkpoint or of any PEFT folder, or with none. Training is not affected."""
         if checkpoint is None:
             return self.base_sampler()
-        return await asyncio.to_thread(lambda: self._sample_with(Lora.saved(self.decoder, checkpoint)))
+        return await asyncio.to_thread(lambda: self._snapshot(Lora.from_folder(self.decoder, checkpoint)))
 
     async def step(self, data: Sequence[Datum], loss: LossName, lr: float) -> StepStats:
-        return await self._in_turn(self._step, data, loss, lr)
+        return await self._run_in_order(self._step, data, loss, lr)
 
     def _step(self, data: Sequence[Datum], loss: LossName, lr: float) -> StepStats:
         with self._training:
-            made = self._gradient(data, loss)
+            result = self._gradient(data, loss)
             new, old, mask = (
                 np.concatenate(column)
-                for column in (made.logprobs, [datum.logprobs_T for datum in data], [datum.mask_T for datum in data])
+                for column in (result.logprobs, [datum.logprobs_T for datum in data], [datum.mask_T for datum in data])
             )
-            metrics = optim_metrics(new, old, mask) | ({RETRIED: float(made.retried)} if made.retried else {})
-            if made.why or not math.isfinite(made.loss):
-                faults = (Fault(made.why or NOT_FINITE, tuple(data[index] for index in made.bad)),)
-                return StepStats(made.loss, length(made.by_name), skipped=True, metrics=metrics, faults=faults)
-            norm = self._apply(made.by_name, AdamRules(lr=lr, max_norm=self._max_grad_norm))
-            return StepStats(made.loss, norm, skipped=not math.isfinite(norm), metrics=metrics)
+            metrics = optim_metrics(new, old, mask) | ({RETRIED: float(result.retried)} if result.retried else {})
+            if result.error or not math.isfinite(result.loss):
+                faults = (Fault(result.error or NOT_FINITE, tuple(data[index] for index in result.bad)),)
+                return StepStats(result.loss, grad_norm(result.by_name), skipped=True, metrics=metrics, faults=faults)
+            norm = self._apply(result.by_name, AdamRules(lr=lr, max_norm=self._max_grad_norm))
+            return StepStats(result.loss, norm, skipped=not math.isfinite(norm), metrics=metrics)
 
     def gradient(self, data: Sequence[Datum], loss: LossName, bounds: Bounds | None = None) -> Gradient:
-        """Loss and gradient at the weights as they are now, which are not changed. ``bounds``: of the loss's ratios."""
+        """Loss and gradient at the current weights, which are not changed. ``bounds``: of the loss's ratios."""
         with self._training:
             return self._gradient(data, loss, bounds)
 
     def _gradient(self, data: Sequence[Datum], loss: LossName, bounds: Bounds | None = None) -> Gradient:
-        self.generator.release()
-        why = ""
+        self.scheduler.release()
+        oom = catch_out_of_memory()
         for _ in range(2):
-            try:
+            with oom:
                 return gradient(self.decoder, self._lora, data, loss, self.sizes.train_tokens, bounds)
-            except FULL as error:
-                if not ran_out(error):
-                    raise
-                why = str(error)
-            if not self._make_way():
+            if not self._free_sampling_memory():
                 break
-        raise EngineError(f"out of memory while training on one sequence; shorten it or lower kv_gb ({why})")
+        raise EngineError(f"out of memory while training on one sequence; shorten it or lower kv_gb ({oom.message})")
 
-    def _make_way(self) -> bool:
-        """Have the memory that rows and parked prefixes take, unless somebody samples right now; whether there was any."""
+    def _free_sampling_memory(self) -> bool:
+        """Free rows and cached prefixes, unless something is being sampled. Returns whether there were any."""
         if not self.sampling.acquire(blocking=False):
             return False
         try:
-            return self.generator.free()
+            return self.scheduler.free()
         finally:
             self.sampling.release()
 
     def apply(self, by_name: Mapping[str, Tensor], rules: AdamRules) -> float:
-        """Update the weights along a gradient, and say how long it was; one that is not finite changes nothing."""
+        """Update the weights with a gradient and return its norm. A gradient that is not finite changes nothing."""
         with self._training:
             return self._apply(by_name, rules)
 
     def _apply(self, by_name: Mapping[str, Tensor], rules: AdamRules) -> float:
-        norm = length(by_name)
+        norm = grad_norm(by_name)
         if not math.isfinite(norm):
             return norm
         scale = min(1.0, rules.max_norm / norm) if norm else 1.0
@@ -230,10 +224,10 @@ class Local:
         return self.chat.tokens(ask.messages, text, ask.temperature)
 
     async def save(self, path: Path) -> None:
-        await self._in_turn(self._save, path)
+        await self._run_in_order(self._save, path)
 
     def _save(self, path: Path) -> None:
-        """A PEFT adapter, the optimizer's state beside it, and what else it takes to go on exactly from here."""
+        """Write a PEFT adapter, the optimizer's state, and the seed: what it takes to resume exactly from here."""
         from safetensors.torch import save
 
         with self._training:
@@ -253,14 +247,14 @@ class Local:
             (path / name).write_bytes(content)
 
     async def close(self, *, failed: bool = False) -> None:
-        """Its memory goes with the object."""
+        """Nothing to do: the memory is freed with the object."""
 
     def forget(self, path: Path) -> None:
-        """All of a checkpoint is in its folder."""
+        """Nothing to do: all of a checkpoint is in its folder."""
 
     async def load(self, path: Path, *, optimizer: bool = True) -> None:
-        """Go on from what ``save`` wrote; without ``optimizer``, from its weights alone."""
-        await self._in_turn(self._load, path, optimizer)
+        """Resume from a checkpoint of ``save``; without ``optimizer``, from its weights alone."""
+        await self._run_in_order(self._load, path, optimizer)
 
     def _load(self, path: Path, optimizer: bool) -> None:
         from safetensors.torch import load_file
@@ -273,7 +267,7 @@ class Local:
         moments = load_file(str(path / "optimizer.safetensors")) if optimizer else {}
         state = json.loads((path / "engine.json").read_text())
         with self._training:
-            self._lora.load(path)  # the last that can fail: a policy is loaded whole, or stays as it was
+            self._lora.load(path)  # the last step that can fail, so a policy is loaded completely or not changed
             self._adam.state.clear()
             for name, weight in self._lora.weights.items():
                 if f"step.{name}" in moments:
@@ -285,6 +279,6 @@ class Local:
             self.seed = state["seed"]
 
 
-def length(by_name: Mapping[str, Tensor]) -> float:
+def grad_norm(by_name: Mapping[str, Tensor]) -> float:
     """The Euclidean norm of a gradient."""
     return float(torch.stack([torch.linalg.vector_norm(grad) for grad in by_name.values()]).double().norm())

@@ -1,7 +1,7 @@
-"""Whether a transformers model gives the same with our attention as with its own: a few tokens, before it is used.
+"""Checks on a few tokens that a transformers model computes the same with our attention as with its own.
 
-It is run as in training, two sequences end to end, and as in sampling, the beginnings of both and then a token each. That
-nothing but attention mixes tokens, such as a recurrence, is seen exactly: without attention a NaN stays where it is.
+It is run as in training, two sequences packed, and as in sampling, a prompt and then a token in two rows. That nothing but
+attention mixes tokens, such as a recurrence, is checked exactly: without attention a NaN stays at its token.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ import torch
 from torch import Tensor, nn
 
 from peergrad.engines.local.model.probe import refuse
-from peergrad.engines.local.sample.cache import Pool
+from peergrad.engines.local.sample.kv_cache import KVCache
 from peergrad.engines.local.train.packed_attention import packed_attention
 from peergrad.engines.local.train.prefix_tree import Node
 
 if TYPE_CHECKING:
-    from peergrad.engines.local.model.hf_model import ForeignDecoder
+    from peergrad.engines.local.model.hf_model import HFDecoder
 
 _LENGTHS = (9, 6)
 _START = 5
 
-# How far two ways to compute the same may be apart, relative to its size.
+# The largest relative difference between two ways to compute the same.
 _TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.02, torch.bfloat16: 0.1}
 
 
 @torch.no_grad()
-def trial(decoder: ForeignDecoder, model: Any) -> None:
-    """Refuse a model whose logits differ from its own."""
+def self_check(decoder: HFDecoder, model: Any) -> None:
+    """Refuse a model whose outputs differ with our attention."""
     from peergrad.engines.local.model.hf_model import ATTENTION
 
     generator = torch.Generator().manual_seed(0)
@@ -40,17 +40,17 @@ def trial(decoder: ForeignDecoder, model: Any) -> None:
     scores = [model(input_ids=text[None], use_cache=False).logits[0] for text in texts]
     model.set_attn_implementation(ATTENTION)
     hidden = _as_in_training(decoder, texts)
-    if _apart(hidden, torch.cat(own) * decoder.scale) > _TOLERANCE[decoder.dtype]:
+    if _difference(hidden, torch.cat(own) * decoder.scale) > _TOLERANCE[decoder.dtype]:
         refuse(model, "its attention does more than it says, or its positions are not those it is given")
-    if _apart(decoder.logits(hidden), torch.cat(scores)) > _TOLERANCE[decoder.dtype]:
+    if _difference(decoder.logits(hidden), torch.cat(scores)) > _TOLERANCE[decoder.dtype]:
         refuse(model, "its logits are not a product of its last hidden state with one matrix (capped, perhaps)")
-    wanted = torch.stack([one[_START] for one in own]) * decoder.scale
-    if _apart(_as_in_sampling(decoder, texts), wanted) > _TOLERANCE[decoder.dtype]:
+    expected = torch.stack([hidden_T[_START] for hidden_T in own]) * decoder.scale
+    if _difference(_as_in_sampling(decoder, texts), expected) > _TOLERANCE[decoder.dtype]:
         refuse(model, "it gives something else token by token than all at once")
 
 
-def _mixes(decoder: ForeignDecoder, model: Any, text: Tensor) -> bool:
-    """Whether a token is felt by others although attention gives nothing."""
+def _mixes(decoder: HFDecoder, model: Any, text: Tensor) -> bool:
+    """Whether a token changes others although attention returns zeros."""
 
     def taint(_: nn.Module, __: Any, embedded: Tensor) -> Tensor:
         return embedded.index_fill(1, torch.tensor([_START], device=embedded.device), torch.nan)
@@ -64,25 +64,25 @@ def _mixes(decoder: ForeignDecoder, model: Any, text: Tensor) -> bool:
     return hidden.isnan().any(-1).nonzero().flatten().tolist() != [_START]
 
 
-def _as_in_training(decoder: ForeignDecoder, texts: list[Tensor]) -> Tensor:
+def _as_in_training(decoder: HFDecoder, texts: list[Tensor]) -> Tensor:
     positions = torch.cat([torch.arange(len(text), device=text.device) for text in texts])
     trees = [Node(index, 0, len(text)) for index, text in enumerate(texts)]
     attend = packed_attention(trees, decoder)
     return decoder.hidden(torch.cat(texts), positions, attend, None)
 
 
-def _as_in_sampling(decoder: ForeignDecoder, texts: list[Tensor]) -> Tensor:
+def _as_in_sampling(decoder: HFDecoder, texts: list[Tensor]) -> Tensor:
     """The hidden states of the tokens at ``_START``, after what comes before them is in a cache."""
-    pool = Pool(decoder.shape, len(texts), 16, decoder.device, decoder.dtype)
+    cache = KVCache(decoder.shape, len(texts), 16, decoder.device, decoder.dtype)
     ids = torch.stack([text[: _START + 1] for text in texts])
     positions = torch.arange(_START + 1, device=decoder.device).expand(len(texts), -1)
     rows = torch.arange(len(texts), device=decoder.device)
-    for part, who in ((slice(_START), rows), (slice(_START, _START + 1), slice(len(texts)))):
-        hidden = decoder.hidden(ids[:, part], positions[:, part], pool.attend(who, positions[:, part], part.stop), None)
+    for part, at in ((slice(_START), rows), (slice(_START, _START + 1), slice(len(texts)))):
+        hidden = decoder.hidden(ids[:, part], positions[:, part], cache.attend(at, positions[:, part], part.stop), None)
     return hidden[:, 0]
 
 
-def _apart(one: Tensor, other: Tensor) -> float:
-    one, other = one.float(), other.float()
-    distance = ((one - other).norm() / other.norm()).item()
-    return distance if distance == distance else float("inf")  # a NaN is as far apart as can be
+def _difference(actual: Tensor, expected: Tensor) -> float:
+    actual, expected = actual.float(), expected.float()
+    difference = ((actual - expected).norm() / expected.norm()).item()
+    return difference if difference == difference else float("inf")  # NaN

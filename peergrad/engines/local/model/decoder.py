@@ -1,8 +1,8 @@
 """The forward pass of Llama-like models, written once for sampling and for training.
 
 Shapes: b rows, t new tokens a row, h hidden, n query heads, m key/value heads, d head size, s cached positions.
-Weights that are used together are kept together (query, key and value; gate and up), so a layer is four matrix products.
-What attention looks at is the caller's: a cache of keys and values when sampling, the packed sequences when training.
+Weights with the same input are fused (query, key and value; gate and up), so a layer is four matrix products.
+The caller supplies attention: to a cache of keys and values when sampling, to packed sequences when training.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FUSED = {
 }
 _UNBIASED = [name for fused, names in FUSED.items() if fused != "qkv" for name in names]
 
-# Rotations that are the same however long the text is.
+# Rotations that do not depend on the length of the text.
 _ROTATIONS = ("default", "linear", "llama3", "yarn")
 
 
@@ -53,11 +53,9 @@ class Decoder:
     """A model's weights, frozen, and its forward pass."""
 
     def __init__(self, model: Any) -> None:
-        """Take over the weights of a transformers model, emptying it layer by layer so that there is one copy of each."""
+        """Take the weights of a transformers model, and empty it layer by layer so that there is one copy of each."""
         if not Decoder.runs(model):
-            raise UserError(
-                f"model: {type(model).__name__} is not built like {', '.join(ARCHITECTURES)}; use ForeignDecoder"
-            )
+            raise UserError(f"model: {type(model).__name__} is not built like {', '.join(ARCHITECTURES)}; use HFDecoder")
         config = model.config
         heads = config.num_attention_heads
         self.shape = Shape(
@@ -81,14 +79,14 @@ class Decoder:
             from peergrad.engines.local.model import kernels
 
             self._ops = kernels
-        self._growing = threading.Lock()  # sampling and training may ask at the same time
+        self._growing = threading.Lock()  # sampling and training run at the same time
         rotary = core.rotary_emb
         self._frequencies = rotary.inv_freq.float().to(self.device)
         self._rotary_scale = float(getattr(rotary, "attention_scaling", 1.0))
         self.cos, self.sin = self._rotations(256)
         self.layers: list[Layer] = []
         for layer in core.layers:
-            self.layers.append(_take(layer))
+            self.layers.append(_fused_layer(layer))
             layer.to("meta")
         weights = [weight for layer in self.layers for weight in layer.weights.values()]
         self._head: Packed | None = None
@@ -97,7 +95,7 @@ class Decoder:
             packed = [{name: Packed(weight) for name, weight in layer.weights.items()} for layer in self.layers]
             self.layers = [replace(layer, packed=some) for layer, some in zip(self.layers, packed, strict=True)]
         self.matrices: Sequence[Groups] = [self._matrices(index) for index in range(self.shape.layers)]
-        self.elsewhere: frozenset[str] = frozenset()
+        self.other_modules: frozenset[str] = frozenset()
 
     @staticmethod
     def runs(model: Any) -> bool:
@@ -142,7 +140,7 @@ class Decoder:
         return F.linear(hidden, self.unembedding) if self._head is None else self._head(hidden)
 
     def merged(self, adapter: Adapter) -> Any:
-        """What to give to ``hidden`` for this adapter when sampling: where weights are packed, copies with it added in."""
+        """The adapter in the form to sample with: where weights are packed, packed copies with the adapter added."""
         if self._head is None:
             return adapter
         return [
@@ -151,7 +149,7 @@ class Decoder:
         ]
 
     def grow_rotations(self, positions: int) -> None:
-        """Make rotations for this many positions. To be called before they are used, since looking would stall a GPU."""
+        """Compute rotations for this many positions. Call it before they are used: a check would stall a GPU."""
         with self._growing:
             if positions > len(self.cos):
                 self.cos, self.sin = self._rotations(max(positions, 2 * len(self.cos)))
@@ -179,7 +177,7 @@ def _head_size(config: Any) -> int:
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
-def _take(layer: Any) -> Layer:
+def _fused_layer(layer: Any) -> Layer:
     modules = {name: layer.get_submodule(name) for names in FUSED.values() for name in names}
     weights = {
         fused: torch.cat([modules[name].weight.data for name in names]) if len(names) > 1 else modules[names[0]].weight.data
@@ -209,7 +207,7 @@ def _times(x: Tensor, layer: Layer, name: str, lora: Mapping[str, Any], bias: Te
 
 
 class _Product(torch.autograd.Function):
-    """What is added is added in place, there and back: a pass over large tensors less each way."""
+    """A product with LoRA, added in place in both directions: one pass less over large tensors each way."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, down: Tensor, up: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What sampling and training need of a model, whoever computes its forward pass.
+"""The interface of a model to sampling and training.
 
 Shapes: b rows, t new tokens a row, h hidden, n query heads, m key/value heads, d head size.
 """
@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-# For each layer and group of matrices: what is added to a product with it, given its input. Empty: the bare base model.
+# For each layer, by group of matrices: the matrices (down, up) of LoRA. A group that is not trained is missing.
 Adapter = list[dict[str, tuple[Tensor, Tensor]]]
 
 # (layer, query (…, n, d), key (…, m, d), value (…, m, d)) → (…, n·d)
@@ -31,7 +31,7 @@ class Shape:
     vocabulary: int
     context: int
     windows: tuple[int | None, ...]
-    """How many of the newest tokens, itself included, a token of each layer attends to; None: all before it."""
+    """Per layer, how many of the newest tokens, itself included, a token attends to; None: all."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,19 @@ class Matrix:
         return self.name.rpartition(".")[2]
 
 
-# The matrices of a layer by the adapter's groups: those of one group see the same input and are multiplied as one.
+# The matrices of a layer in groups: those of a group have the same input and are multiplied as one.
 Groups = dict[str, tuple[Matrix, ...]]
 
 
 class Forward(Protocol):
-    """A frozen model's forward pass. Sampling and training may call it at the same time, from different threads."""
+    """The forward pass of a frozen model. Sampling and training may call it at the same time, from different threads."""
 
     shape: Shape
     device: torch.device
     dtype: torch.dtype
     unembedding: Tensor  # (V, h): its product with a hidden state is, but for a constant, the logits
     matrices: Sequence[Groups]  # one for each layer
-    elsewhere: frozenset[str]  # last parts of the names of modules that are not among the matrices
+    other_modules: frozenset[str]  # last parts of the names of modules that are not among the matrices
 
     def hidden(self, ids: Tensor, positions: Tensor, attend: Attend, adapter: Adapter | None) -> Tensor:
         """The last hidden state of each token: (…, h) for ids and positions of shape (…). See ``grow_rotations``."""
@@ -71,5 +71,5 @@ class Forward(Protocol):
         ...
 
     def grow_rotations(self, positions: int) -> None:
-        """Get ready for this many positions. To be called before they are used, since looking would stall a GPU."""
+        """Prepare for this many positions. Call it before they are used: a check would stall a GPU."""
         ...

@@ -1,8 +1,8 @@
-"""The forward pass of any other architecture: transformers' own code, with attention handed to the engine.
+"""The forward pass of any other architecture: transformers' own code with the engine's attention.
 
-Slower than ``Decoder``, which knows its models, but the same to everybody else: transformers calls attention by name, so
-a function of ours takes its place, and LoRA is added by hooks on the linear modules. What a call works with (where
-attention looks, which adapter) belongs to the thread that makes it.
+It is slower than ``Decoder`` but has the same interface. transformers calls attention by name, so a function of ours takes
+its place, and LoRA is added by hooks on the linear modules. The arguments of a call (attention, adapter) are local to its
+thread.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torch.nn import functional as F
 
 from peergrad.debate.errors import UserError
 from peergrad.engines.local.model.forward import Adapter, Attend, Groups, Shape
-from peergrad.engines.local.model.memory import ran_out
-from peergrad.engines.local.model.probe import refuse, survey
+from peergrad.engines.local.model.memory import is_out_of_memory
+from peergrad.engines.local.model.probe import probe, refuse
 
 ATTENTION = "peergrad"
 
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """What one forward pass works with."""
+    """The arguments of one forward pass."""
 
     attend: Attend
     adapter: Adapter | None
@@ -37,22 +37,22 @@ class _Call:
 _current = threading.local()  # .call: _Call | None
 
 
-class ForeignDecoder:
-    """A transformers model, frozen, kept as it is."""
+class HFDecoder:
+    """A frozen transformers model."""
 
     def __init__(self, model: Any) -> None:
-        """Take over a model after looking at it closely; one that can't be run exactly is refused."""
+        """Probe and self-check a model; one that can't be run exactly is refused."""
         from transformers import AttentionInterface
 
-        from peergrad.engines.local.self_check import trial
+        from peergrad.engines.local.self_check import self_check
 
         AttentionInterface.register(ATTENTION, _attention)
         model.eval().requires_grad_(False)
         try:
-            found = survey(model)
-            self.shape: Shape = found.shape
-            self.matrices: Sequence[Groups] = found.matrices
-            self.elsewhere: frozenset[str] = found.elsewhere
+            result = probe(model)
+            self.shape: Shape = result.shape
+            self.matrices: Sequence[Groups] = result.matrices
+            self.other_modules: frozenset[str] = result.other_modules
             head = model.get_output_embeddings()
             self.unembedding: Tensor = head.weight.data
             self._bias: Tensor | None = head.bias
@@ -62,19 +62,19 @@ class ForeignDecoder:
             self.dtype: torch.dtype = self.unembedding.dtype
             for layer, groups in enumerate(self.matrices):
                 for name, (matrix,) in groups.items():
-                    model.get_submodule(matrix.name).register_forward_hook(_adding(layer, name))
+                    model.get_submodule(matrix.name).register_forward_hook(_lora_hook(layer, name))
             model.set_attn_implementation(ATTENTION)
-            trial(self, model)
+            self_check(self, model)
         except UserError:
             raise
-        except Exception as error:  # code we have not seen, which may fail in any way
-            if ran_out(error):
+        except Exception as error:  # the model's code may fail in any way
+            if is_out_of_memory(error):
                 raise
-            refuse(model, f"a trial failed ({type(error).__name__}: {str(error).strip().splitlines()[0][:200]})")
+            refuse(model, f"a self-check failed ({type(error).__name__}: {str(error).strip().splitlines()[0][:200]})")
 
     def hidden(self, ids: Tensor, positions: Tensor, attend: Attend, adapter: Adapter | None) -> Tensor:
         """The last hidden state of each token, scaled where the model scales its logits."""
-        # Beyond the context there are only tokens nobody reads, but tables of positions end there.
+        # Tokens beyond the context are never read, but tables of positions end there.
         positions = positions.clamp(max=self.shape.context - 1)
         _current.call = _Call(attend, adapter, ids.shape)
         try:
@@ -92,7 +92,7 @@ class ForeignDecoder:
         return F.linear(hidden, self.unembedding, self._bias).float()
 
     def grow_rotations(self, positions: int) -> None:
-        """Nothing to be done: the model makes its own as it goes."""
+        """Nothing to do: the model computes its own."""
 
 
 def _rows(tokens: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ def _rows(tokens: Tensor) -> Tensor:
 def _attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, _: Tensor | None, scaling: float | None = None, **__: Any
 ) -> tuple[Tensor, None]:
-    """Attention as transformers calls it, (b, heads, t, d) to (b, t, n, d), by whatever the current call attends with."""
+    """Attention as transformers calls it, (b, heads, t, d) to (b, t, n, d), by the attention of the current call."""
     call: _Call = _current.call
     size = query.shape[-1]
     if scaling is not None and not math.isclose(scaling, size**-0.5):
@@ -111,8 +111,8 @@ def _attention(
     return call.attend(module.layer_idx, q, k, v).view(*query.transpose(1, 2).shape), None
 
 
-def _adding(layer: int, name: str) -> Callable[..., Tensor | None]:
-    """A hook that adds what the current call's adapter adds to a linear module's output."""
+def _lora_hook(layer: int, name: str) -> Callable[..., Tensor | None]:
+    """A hook that adds the current call's adapter to a linear module's output."""
 
     def hook(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
         call: _Call | None = getattr(_current, "call", None)
@@ -123,5 +123,5 @@ def _adding(layer: int, name: str) -> Callable[..., Tensor | None]:
 
 
 def _logit_scale(config: Any) -> float:
-    """What logits are multiplied by, for the families that do it; whether it is right the trial shows."""
+    """The factor of the logits, where a model has one; the self-check verifies it."""
     return float(getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1))

@@ -10,8 +10,8 @@ import torch
 from peergrad.debate.errors import UserError
 from peergrad.engines.local.model.decoder import Decoder
 from peergrad.engines.local.model.forward import Forward
-from peergrad.engines.local.model.hf_model import ForeignDecoder
-from peergrad.engines.local.model.memory import ran_out
+from peergrad.engines.local.model.hf_model import HFDecoder
+from peergrad.engines.local.model.memory import is_out_of_memory
 from peergrad.engines.shared.chat import first_line
 
 
@@ -32,12 +32,12 @@ def load(folder: Path, device: str, dtype: torch.dtype) -> Forward:
     try:
         model = model.to(device)
     except (RuntimeError, AssertionError) as error:  # no such device, or none of them here
-        if ran_out(error):
+        if is_out_of_memory(error):
             raise
         raise UserError(f"device: {device!r} can't be used ({first_line(error)}); give cpu, or leave it out") from None
     return forward(model)
 
 
 def forward(model: Any) -> Forward:
-    """Take over a transformers model, which is not to be used by anybody else any more."""
-    return Decoder(model) if Decoder.runs(model) else ForeignDecoder(model)
+    """The forward pass of a transformers model, which must not be used otherwise any more."""
+    return Decoder(model) if Decoder.runs(model) else HFDecoder(model)

@@ -1,4 +1,4 @@
-"""The weights that learn: low-rank additions to the base model's matrices, kept in float32."""
+"""LoRA weights: low-rank additions to the base model's matrices, in float32."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from peergrad.engines.local.model.forward import Adapter, Forward, Groups, Matri
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraRules:
-    """What is trained."""
+    """Settings of LoRA."""
 
     rank: int = 32
     """Rank of the additions."""
     alpha: float = 32.0
     """Their scale is alpha / rank."""
     targets: tuple[str, ...] = ()
-    """Which matrices get one, by their Hugging Face names (q_proj, …); none named: all linear ones of the layers."""
+    """The trained matrices by their Hugging Face names (q_proj, …); empty: all linear ones of the layers."""
 
     def __post_init__(self) -> None:
         if self.rank < 1:
@@ -53,10 +53,7 @@ class Lora:
 
     @torch.no_grad()
     def snapshot(self) -> Adapter:
-        """The additions as they are now, as the decoder takes them: fused like its matrices, scaled, in its precision.
-
-        What is learned later does not change them.
-        """
+        """A copy of the additions in the form that the decoder takes: fused like its matrices, scaled, in its precision."""
         scale = self.rules.alpha / self.rules.rank
         adapter: Adapter = []
         for groups in self._layers:
@@ -68,7 +65,7 @@ class Lora:
                     if matrix.kind in self._kinds:
                         downs.append(self.weights[_name(matrix, "lora_A")])
                         ups.append(self.weights[_name(matrix, "lora_B")] * scale)
-                    else:  # nothing is added to the outputs of a matrix that is not trained
+                    else:
                         ups.append(torch.zeros(matrix.outputs, 0, device=self._device))
                 if downs:
                     down, up = torch.cat(downs), torch.block_diag(*ups)
@@ -77,34 +74,34 @@ class Lora:
         return adapter
 
     def trainable(self) -> Adapter:
-        """A snapshot that gradients can be taken of; ``unfused`` makes them gradients of the weights."""
+        """A snapshot with gradients; ``unfused`` turns them into gradients of the weights."""
         return [{n: (down.requires_grad_(), up.requires_grad_()) for n, (down, up) in x.items()} for x in self.snapshot()]
 
     def unfused(self, grads: Sequence[Tensor]) -> dict[str, Tensor]:
         """Gradients of the weights by name, from those of all matrices of ``trainable`` in their order."""
         scale, rank = self.rules.alpha / self.rules.rank, self.rules.rank
-        made: dict[str, Tensor] = {}
-        waiting = iter(grads)
+        by_name: dict[str, Tensor] = {}
+        fused = iter(grads)
         for group in self._fused():
-            down, up = next(waiting), next(waiting)
+            down, up = next(fused), next(fused)
             row, column = 0, 0
             for matrix in group:
                 if matrix.kind in self._kinds:
                     inner = slice(column, column + rank)
-                    made[_name(matrix, "lora_A")] = down[inner]
-                    made[_name(matrix, "lora_B")] = up[row : row + matrix.outputs, inner] * scale
+                    by_name[_name(matrix, "lora_A")] = down[inner]
+                    by_name[_name(matrix, "lora_B")] = up[row : row + matrix.outputs, inner] * scale
                     column += rank
                 row += matrix.outputs
-        return {name: made[name] for name in self.weights}
+        return {name: by_name[name] for name in self.weights}
 
     def name_of(self, index: int) -> str:
-        """What a matrix of ``trainable`` adds to."""
+        """The names of the matrices that matrix ``index`` of ``trainable`` adds to."""
         names = [matrix.name for matrix in self._fused()[index // 2] if matrix.kind in self._kinds]
         before, _, first = names[0].rpartition(".")
         return ", ".join([f"{before}.{first}", *(name.rpartition(".")[2] for name in names[1:])])
 
     def _fused(self) -> list[tuple[Matrix, ...]]:
-        """The groups of matrices that something is added to."""
+        """The groups that have trained matrices."""
         groups = (group for layer in self._layers for group in layer.values())
         return [group for group in groups if any(matrix.kind in self._kinds for matrix in group)]
 
@@ -126,7 +123,7 @@ class Lora:
         )
 
     @staticmethod
-    def saved(decoder: Forward, folder: Path) -> Lora:
+    def from_folder(decoder: Forward, folder: Path) -> Lora:
         """The adapter of a PEFT folder, whatever its rank and targets."""
         loaded, config = _read(folder)
         if config.get("use_rslora") or config.get("use_dora") or config.get("rank_pattern") or config.get("alpha_pattern"):
@@ -146,7 +143,7 @@ class Lora:
 
     @torch.no_grad()
     def load(self, folder: Path) -> None:
-        """Take over the weights of a saved adapter, which must have the same shape."""
+        """Load the weights of a saved adapter, which must have the same shape."""
         loaded, config = _read(folder)
         alpha = config["lora_alpha"]
         if alpha != self.rules.alpha:
@@ -174,7 +171,7 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _kinds(decoder: Forward, targets: Sequence[str]) -> set[str]:
-    """The kinds of matrices to train; a name the model does not know is refused."""
+    """The kinds of matrices to train."""
     known = {matrix.kind: None for groups in decoder.matrices for group in groups.values() for matrix in group}
     if not known:
         raise UserError("model: its layers have no linear matrices, so there is nothing for LoRA to add to")
@@ -185,8 +182,8 @@ def _kinds(decoder: Forward, targets: Sequence[str]) -> set[str]:
 
 
 def _modules(decoder: Forward, kinds: set[str]) -> list[str]:
-    """The trained matrices as PEFT is to look for them: by kind where that finds no other modules, else by full name."""
-    if not kinds & decoder.elsewhere:
+    """``target_modules`` for PEFT: kinds of matrices if no other modules have these names, else full names."""
+    if not kinds & decoder.other_modules:
         return sorted(kinds)
     matrices = (matrix for groups in decoder.matrices for group in groups.values() for matrix in group)
     return sorted(matrix.name for matrix in matrices if matrix.kind in kinds)

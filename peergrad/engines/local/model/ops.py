@@ -1,7 +1,7 @@
-"""What a layer does besides its matrix products, in plain PyTorch. ``kernels`` has the same functions for a GPU.
+"""The operations of a layer besides its matrix products, in plain PyTorch. ``kernels`` has the same functions for a GPU.
 
-x is what the layers have added up so far, in float32: rounding it after every layer is most of what sampler and trainer
-would otherwise disagree about in bfloat16.
+x is the residual stream, in float32: rounding it after every layer would be most of the difference between sampler and
+trainer in bfloat16.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# For so many tokens at a time the whole vocabulary is looked at: their scores are the largest tensor there is.
-SCORED_AT_ONCE = 2048
+# Logits are computed for this many tokens at a time: they are the largest tensor there is.
+LOGITS_CHUNK = 2048
 
 
 def add_norm(x: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -37,16 +37,16 @@ def swiglu(gate_up: Tensor) -> Tensor:
 
 
 def logprobs(scores: Tensor, targets: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
-    """The log-probability of each row's target at its temperature, and the logarithm of what all were divided by."""
+    """The log-probability of each row's target at its temperature, and each row's log-sum-exp."""
     scores = scores / temperatures[:, None]
-    levels = scores.logsumexp(-1)
-    return scores.gather(1, targets[:, None])[:, 0] - levels, levels
+    lse = scores.logsumexp(-1)
+    return scores.gather(1, targets[:, None])[:, 0] - lse, lse
 
 
-def slopes(
-    scores: Tensor, levels: Tensor, targets: Tensor, temperatures: Tensor, to_logprobs: Tensor, dtype: torch.dtype
+def logit_gradients(
+    scores: Tensor, lse: Tensor, targets: Tensor, temperatures: Tensor, to_logprobs: Tensor, dtype: torch.dtype
 ) -> Tensor:
-    """Slopes of the scores, given those of ``logprobs``: one at the target less the probabilities. Writes over scores."""
-    scores.div_(temperatures[:, None]).sub_(levels[:, None]).exp_().neg_()
+    """The gradient of the logits, given that of ``logprobs``: one at the target less the probabilities. Overwrites them."""
+    scores.div_(temperatures[:, None]).sub_(lse[:, None]).exp_().neg_()
     scores.scatter_add_(1, targets[:, None], torch.ones_like(scores[:, :1]))
     return scores.mul_((to_logprobs / temperatures)[:, None]).to(dtype)

@@ -1,6 +1,6 @@
-"""Triton kernels for a GPU: from scores of the whole vocabulary to a token drawn, or to a loss and back.
+"""Triton kernels that work on logits: drawing a token, and log-probabilities with their gradient.
 
-The scores are the largest tensor there is, so each is read once a pass.
+Logits are the largest tensor there is, so each is read once a pass.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ VOCABULARY_CHUNK = 4096
 
 
 def draw(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """A token per row by its uniform number, and its log-probability: ``state.draw``, reading the scores once."""
+    """``state.draw``, reading the logits once."""
     rows, vocabulary = logits.shape
     chunks = triton.cdiv(vocabulary, VOCABULARY_CHUNK)
     peak, mass = (logits.new_empty(rows, chunks, dtype=torch.float32) for _ in range(2))
@@ -32,19 +32,19 @@ def draw(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor
 def logprobs(scores: Tensor, targets: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
     """``ops.logprobs``, reading the scores once."""
     rows, vocabulary = scores.shape
-    found, levels = (scores.new_empty(rows) for _ in range(2))
-    _logprobs[(rows,)](scores, targets, temperatures, found, levels, vocabulary, VOCABULARY_CHUNK, num_warps=8)
-    return found, levels
+    out, lse = (scores.new_empty(rows) for _ in range(2))
+    _logprobs[(rows,)](scores, targets, temperatures, out, lse, vocabulary, VOCABULARY_CHUNK, num_warps=8)
+    return out, lse
 
 
-def slopes(
-    scores: Tensor, levels: Tensor, targets: Tensor, temperatures: Tensor, to_logprobs: Tensor, dtype: torch.dtype
+def logit_gradients(
+    scores: Tensor, lse: Tensor, targets: Tensor, temperatures: Tensor, to_logprobs: Tensor, dtype: torch.dtype
 ) -> Tensor:
-    """``ops.slopes``, reading the scores once and leaving them as they are."""
+    """``ops.logit_gradients``, reading the scores once and leaving them as they are."""
     rows, vocabulary = scores.shape
     out = torch.empty_like(scores, dtype=dtype)
-    _slopes[(rows, triton.cdiv(vocabulary, VOCABULARY_CHUNK))](
-        scores, levels, targets, temperatures, to_logprobs, out, vocabulary, VOCABULARY_CHUNK, num_warps=8
+    _logit_gradients[(rows, triton.cdiv(vocabulary, VOCABULARY_CHUNK))](
+        scores, lse, targets, temperatures, to_logprobs, out, vocabulary, VOCABULARY_CHUNK, num_warps=8
     )
     return out
 
@@ -78,7 +78,7 @@ def _pick(
     total = tl.sum(masses)
     wanted = tl.load(uniforms + row) * total
     before = tl.cumsum(masses, 0) - masses
-    # The last chunk that begins at or before what is wanted and is not empty.
+    # The last chunk that begins at or before the wanted mass and is not empty.
     chosen = tl.max(tl.where((before <= wanted) & (masses > 0), chunk, 0))
     start = tl.sum(tl.where(chunk == chosen, before, 0.0))
     column = chosen * BLOCK + tl.arange(0, BLOCK)
@@ -97,7 +97,7 @@ def _pick(
 
 
 @triton.jit
-def _logprobs(scores, targets, temperatures, found, levels, vocabulary, BLOCK: tl.constexpr):
+def _logprobs(scores, targets, temperatures, out, lse, vocabulary, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     scale = 1.0 / tl.load(temperatures + row)
     top = tl.full((BLOCK,), -float("inf"), tl.float32)
@@ -112,17 +112,17 @@ def _logprobs(scores, targets, temperatures, found, levels, vocabulary, BLOCK: t
     highest = tl.max(top)
     level = highest + tl.log(tl.sum(mass * tl.exp(top - highest)))
     target = tl.load(scores + row * vocabulary + tl.load(targets + row)) * scale
-    tl.store(levels + row, level)
-    tl.store(found + row, target - level)
+    tl.store(lse + row, level)
+    tl.store(out + row, target - level)
 
 
 @triton.jit
-def _slopes(scores, levels, targets, temperatures, to_logprobs, out, vocabulary, BLOCK: tl.constexpr):
+def _logit_gradients(scores, lse, targets, temperatures, to_logprobs, out, vocabulary, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < vocabulary
     scale = 1.0 / tl.load(temperatures + row)
     score = tl.load(scores + row * vocabulary + column, inside, -float("inf")) * scale
-    p = tl.exp(score - tl.load(levels + row))
+    p = tl.exp(score - tl.load(lse + row))
     slope = tl.load(to_logprobs + row) * scale * (tl.where(column == tl.load(targets + row), 1.0, 0.0) - p)
     tl.store(out + row * vocabulary + column, slope.to(out.dtype.element_ty), inside)

@@ -1,4 +1,4 @@
-"""Drawing a token for every row on a GPU as one CUDA graph: hundreds of small kernels started at once."""
+"""Decoding a token for every row on a GPU as one CUDA graph: hundreds of small kernels launched at once."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from peergrad.engines.local.model.decoder import Decoder, Layer
 from peergrad.engines.local.model.forward import Adapter
 from peergrad.engines.local.sample import cache_kernels
 from peergrad.engines.local.sample.stacked_lora import Added, Stacked, fits, stacked
-from peergrad.engines.local.sizes import Card, Costs
+from peergrad.engines.local.sizes import SAMPLE_LOGIT, GpuMemory
 
 if TYPE_CHECKING:
-    from peergrad.engines.local.sample.state import State
+    from peergrad.engines.local.sample.state import BatchState
 
 # A graph is for a fixed number of rows; a batch uses the next larger one, its spare rows computing what nobody reads.
 _ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048)
@@ -26,42 +26,42 @@ _ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768,
 _Rotations = tuple[Tensor, Tensor]  # cosines and sines
 
 
-class Graphs:
-    """The graphs for one state. They read the adapter from buffers, so new weights are copied in, not captured again."""
+class DecodeGraphs:
+    """The graphs of one batch state. They read the adapter from buffers: new weights are copied in, not captured again."""
 
-    def __init__(self, decoder: Decoder, state: State) -> None:
+    def __init__(self, decoder: Decoder, state: BatchState) -> None:
         self._decoder, self._state = decoder, state
         self._stream: torch.cuda.Stream | None = None
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
         self._added: Added = []
         self._memory = None
-        self._read: list[_Rotations] = []  # a graph knows addresses: what is there must stay
+        self._rotations: list[_Rotations] = []  # graphs read them by address, so they must stay
 
-    def use(self, adapter: Adapter | None) -> None:
-        """Draw with this adapter from now on."""
+    def use_adapter(self, adapter: Adapter | None) -> None:
+        """Decode with this adapter from now on."""
         if adapter is None:
             return
         if not fits(self._added, adapter):
-            self._forget()  # also those without an adapter: the base model's matrices move
+            self._reset()  # also those without an adapter: the base model's matrices move
             self._added = stacked(self._decoder, adapter)
         for buffers, layer in zip(self._added, adapter, strict=True):
             for name, pair in layer.items():
                 buffers[name].take(*pair)
 
     def step(self, rows: int, adapted: bool) -> None:
-        """Draw the next token of the first ``rows`` rows."""
+        """Decode one token of the first ``rows`` rows."""
         size = min(next((size for size in _ROWS if size >= rows), self._state.rows), self._state.rows)
         graph = self._graphs.get((size, adapted)) or self._capture(size, adapted)
         graph.replay()
 
     def _capture(self, rows: int, adapted: bool) -> torch.cuda.CUDAGraph:
         state, decoder = self._state, self._decoder
-        if Card.of(decoder.device).free < rows * Costs.drawn_row(decoder.shape):
-            torch.cuda.empty_cache()  # while it captures, PyTorch does not take back what it keeps for others
-        held = [tensor.clone() for tensor in state.moving]
+        if GpuMemory.of(decoder.device).free < rows * SAMPLE_LOGIT * decoder.shape.vocabulary:
+            torch.cuda.empty_cache()  # during capture PyTorch does not reclaim memory that it has cached
+        saved = [tensor.clone() for tensor in state.step_tensors]
         adapter, rotations = self._added if adapted else None, (decoder.cos, decoder.sin)
         stream = self._stream = self._stream or torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -78,15 +78,15 @@ class Graphs:
             finally:
                 graph.capture_end()
         self._memory = self._memory or graph.pool()
-        for tensor, value in zip(state.moving, held, strict=True):
+        for tensor, value in zip(state.step_tensors, saved, strict=True):
             tensor.copy_(value)
         self._graphs[rows, adapted] = graph
-        self._read.append(rotations)
+        self._rotations.append(rotations)
         return graph
 
 
-def decode(decoder: Decoder, state: State, rows: int, adapter: Added | None, rotations: _Rotations) -> None:
-    """``State.step`` with fused kernels: the same arithmetic as ``Decoder.hidden`` for one token a row."""
+def decode(decoder: Decoder, state: BatchState, rows: int, adapter: Added | None, rotations: _Rotations) -> None:
+    """``BatchState`` one step further, with fused kernels: the same arithmetic as ``Decoder.hidden`` for one token a row."""
     shape = decoder.shape
     at = state.at[:rows]
     x: Tensor = F.embedding(state.ids[:rows], decoder.embedding)
@@ -95,7 +95,7 @@ def decode(decoder: Decoder, state: State, rows: int, adapter: Added | None, rot
         more = adapter[index] if adapter else {}
         x, y = kernels.add_norm(x, added, layer.before_attention, decoder.eps)
         qkv = _times(y, layer, "qkv", more).unflatten(-1, (-1, shape.head_size))
-        keys, values = state.pool.kv[index]
+        keys, values = state.cache.kv[index]
         norms = None if layer.query_norm is None or layer.key_norm is None else (layer.query_norm, layer.key_norm)
         q = cache_kernels.rotate_and_store(qkv, *rotations, at, keys, values, norms, decoder.eps)
         added = _times(cache_kernels.attend(q, keys, values, at), layer, "o", more)
@@ -104,7 +104,7 @@ def decode(decoder: Decoder, state: State, rows: int, adapter: Added | None, rot
     _, y = kernels.add_norm(x, added, decoder.last_norm, decoder.eps)
     uniforms = state.uniforms[:rows].gather(1, state.drawn[:rows, None])[:, 0]
     ids, logprobs = vocabulary_kernels.draw(decoder.logits(y), state.temperatures[:rows], uniforms)
-    state.took(rows, ids, logprobs)
+    state.record(rows, ids, logprobs)
 
 
 def _times(x: Tensor, layer: Layer, name: str, more: Mapping[str, Stacked]) -> Tensor:

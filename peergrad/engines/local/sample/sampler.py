@@ -18,8 +18,8 @@ from peergrad.debate.errors import EngineError
 from peergrad.debate.sampler import Answer
 from peergrad.debate.types import Ask, Floats, Ids, Reply, Tokens
 from peergrad.engines.local.model.forward import Adapter
-from peergrad.engines.local.model.memory import FULL, ran_out
-from peergrad.engines.local.sample.generate import Job
+from peergrad.engines.local.model.memory import catch_out_of_memory
+from peergrad.engines.local.sample.scheduler import Job
 from peergrad.engines.local.train.scoring import logprobs
 from peergrad.engines.shared.chat import Chat
 from peergrad.engines.shared.seeds import seed_name
@@ -114,13 +114,13 @@ class LocalSampler:
 
         with self._engine.sampling:
             first = arrivals(lambda _: True)
-            self._engine.generator.run(first, self._adapter, self._weights, cancelled, arrivals)
+            self._engine.scheduler.run(first, self._adapter, self._weights, cancelled, arrivals)
 
     def _complete(self, requests: Sequence[CompletionRequest], cancelled: threading.Event) -> list[Completion | EngineError]:
         jobs = [self._job(request) for request in requests]
         with self._engine.sampling:
             valid = [job for job in jobs if isinstance(job, Job)]
-            self._engine.generator.run(valid, self._adapter, self._weights, cancelled)
+            self._engine.scheduler.run(valid, self._adapter, self._weights, cancelled)
         if cancelled.is_set():
             return [EngineError("sampling was cancelled") for _ in jobs]
         return [job if isinstance(job, EngineError) else _completion(job) for job in jobs]
@@ -132,7 +132,7 @@ class LocalSampler:
         if tokens >= context:
             return EngineError(f"a prompt of {tokens} tokens does not fit the model's context of {context}")
         limit = min(max(1, request.max_tokens), context - tokens)
-        if not engine.generator.room.fits(tokens + limit):
+        if not engine.scheduler.memory.fits(tokens + limit):
             return EngineError(f"a dialogue of {tokens + limit} tokens does not fit into kv_gb; raise it")
         stopped = _stop_check(request.stop, engine.chat)
         uniforms_T = _uniforms(request.seed, limit)
@@ -145,14 +145,10 @@ class LocalSampler:
     def _logprobs(self, ids_T: Ids) -> Floats:
         with self._engine.sampling:
             while True:
-                try:
+                with catch_out_of_memory() as oom:
                     return logprobs(self._engine.decoder, self._adapter, ids_T)
-                except FULL as error:
-                    if not ran_out(error):
-                        raise
-                    why = str(error)
-                if not self._engine.generator.free():
-                    raise EngineError(f"out of memory while reading {len(ids_T)} tokens; give fewer ({why})")
+                if not self._engine.scheduler.free():
+                    raise EngineError(f"out of memory while reading {len(ids_T)} tokens; give fewer ({oom.message})")
 
 
 def _finite_completion(job: Job) -> Completion | EngineError:

@@ -1,4 +1,4 @@
-"""What is on the device while rows are sampled, and how a token is drawn."""
+"""The device state of a batch that is being sampled, and how a token is drawn."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from torch import Tensor
 
 from peergrad.engines.local.model.decoder import Decoder
 from peergrad.engines.local.model.forward import Adapter, Forward
-from peergrad.engines.local.sample.cache import Pool
+from peergrad.engines.local.sample.kv_cache import KVCache
 
 if TYPE_CHECKING:
-    from peergrad.engines.local.sample.generate import Job
+    from peergrad.engines.local.sample.scheduler import Job
 
 
-class State:
-    """What stays on the device between two looks of the host: the pool, and each row's last token and random numbers."""
+class BatchState:
+    """What is on the device while a batch is sampled: keys and values, and each row's last token and random numbers."""
 
     def __init__(self, decoder: Forward, rows: int, positions: int, uniforms: int) -> None:
         device = decoder.device
         self._decoder = decoder
         self.rows, self.positions = rows, positions
-        self.pool = Pool(decoder.shape, rows, positions, device, decoder.dtype)
+        self.cache = KVCache(decoder.shape, rows, positions, device, decoder.dtype)
         self.ids, self.at, self.drawn = (torch.zeros(rows, dtype=torch.int64, device=device) for _ in range(3))
         self.logprobs = torch.zeros(rows, device=device)
         self.temperatures = torch.ones(rows, device=device)
@@ -32,31 +32,31 @@ class State:
         self._graphs = None
         if device.type == "cuda" and isinstance(decoder, Decoder):
             from peergrad.engines.local.model import vocabulary_kernels
-            from peergrad.engines.local.sample.cuda_graphs import Graphs
+            from peergrad.engines.local.sample.cuda_graphs import DecodeGraphs
 
             self.draw = vocabulary_kernels.draw
-            self._graphs = Graphs(decoder, self)
+            self._graphs = DecodeGraphs(decoder, self)
 
     @property
-    def moving(self) -> tuple[Tensor, ...]:
-        """What a step changes besides the pool."""
+    def step_tensors(self) -> tuple[Tensor, ...]:
+        """What a step changes besides the keys and values."""
         return self.ids, self.at, self.drawn, self.logprobs
 
     def free(self) -> None:
-        """Let go of the device memory at once: graphs and state know each other, and Python would clear that up later."""
+        """Free the device memory now: graphs and state refer to each other, and Python would collect them later."""
         self._graphs = None
-        del self.pool
+        del self.cache
 
-    def use(self, adapter: Adapter | None) -> None:
+    def use_adapter(self, adapter: Adapter | None) -> None:
         if self._graphs is not None:
-            self._graphs.use(adapter)
+            self._graphs.use_adapter(adapter)
 
-    def seat(self, jobs: list[Job], rows: Tensor, ids: Tensor) -> None:
-        """Prepare rows whose prompts are computed and whose first tokens are drawn."""
+    def fill_rows(self, jobs: list[Job], rows: Tensor, ids: Tensor) -> None:
+        """Set the state of rows whose prompts are computed and whose first tokens are drawn."""
         device = self.ids.device
         uniforms = np.zeros((len(jobs), self.uniforms.shape[1]), np.float32)
-        for line, job in zip(uniforms, jobs, strict=True):
-            line[: len(job.uniforms_T)] = job.uniforms_T
+        for row_uniforms, job in zip(uniforms, jobs, strict=True):
+            row_uniforms[: len(job.uniforms_T)] = job.uniforms_T
         self.ids[rows] = ids
         self.at[rows] = torch.tensor([len(job.prompt_T) for job in jobs], device=device)
         self.drawn[rows] = 1
@@ -64,8 +64,8 @@ class State:
         self.uniforms[rows] = torch.from_numpy(uniforms).to(device)
 
     def move(self, source: int, target: int, length: int) -> None:
-        self.pool.move(source, target, min(length, self.positions))
-        for tensor in (*self.moving, self.temperatures, self.uniforms):
+        self.cache.move(source, target, min(length, self.positions))
+        for tensor in (*self.step_tensors, self.temperatures, self.uniforms):
             tensor[target] = tensor[source]
 
     def steps(self, rows: int, longest: int, steps: int, adapter: Adapter | None) -> tuple[Tensor, Tensor]:
@@ -82,14 +82,14 @@ class State:
 
     def _step(self, rows: int, seen: int, adapter: Adapter | None) -> None:
         positions = self.at[:rows, None]
-        attend = self.pool.attend(slice(rows), positions, seen)
+        attend = self.cache.attend(slice(rows), positions, seen)
         hidden = self._decoder.hidden(self.ids[:rows, None], positions, attend, adapter)
         uniforms = self.uniforms[:rows].gather(1, self.drawn[:rows, None])[:, 0]
         ids, logprobs = self.draw(self._decoder.logits(hidden[:, 0]), self.temperatures[:rows], uniforms)
-        self.took(rows, ids, logprobs)
+        self.record(rows, ids, logprobs)
 
-    def took(self, rows: int, ids: Tensor, logprobs: Tensor) -> None:
-        """Note what was drawn. Rows that are over go on until the host looks, but not beyond what there is room for."""
+    def record(self, rows: int, ids: Tensor, logprobs: Tensor) -> None:
+        """Record drawn tokens. Finished rows go on until the host sees it, but not beyond their length."""
         self.ids[:rows] = ids
         self.logprobs[:rows] = logprobs
         self.at[:rows] = (self.at[:rows] + 1).clamp(max=self.positions - 1)
@@ -97,7 +97,7 @@ class State:
 
 
 def draw(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """A token per row by its uniform number, and its log-probability at the row's temperature; temperature 0 takes the best.
+    """Draw a token per row by its uniform number; temperature 0 takes the best. Returns ids and log-probabilities.
 
     By the inverse of the cumulative distribution: one random number a token, whatever the size of the vocabulary.
     """

@@ -1,12 +1,11 @@
 """Loss and gradient of a batch of datums, in micro-batches that fit into memory.
 
-Sequences are packed end to end, each attending to itself alone and to what it shares with others (see ``prefix_tree``), so
-nothing is padded and nothing computed twice. The vocabulary is looked at only
-where a token was sampled, a chunk at a time: the loss is a sum over tokens, so its gradient with respect to the hidden
-states can be had chunk by chunk, and then goes back through the layers once.
+Sequences are packed end to end as prefix trees (see ``prefix_tree``), so nothing is padded and nothing computed twice.
+Logits are computed only for sampled tokens, a chunk at a time: the loss is a sum over tokens, so its gradient with respect
+to the hidden states is computed chunk by chunk, and then goes back through the layers once.
 
 The host does not wait for the device between two micro-batches. Whether each was finite is read when all are done, and
-those that were not are computed again another way: each sequence by itself, with PyTorch's own attention.
+those that were not are retried: each sequence by itself, with PyTorch's own attention.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from torch import Tensor
 from peergrad.engines.local.model import ops
 from peergrad.engines.local.model.forward import Forward
 from peergrad.engines.local.model.lora import Lora
-from peergrad.engines.local.model.memory import FULL, ran_out, to_device
+from peergrad.engines.local.model.memory import catch_out_of_memory, to_device
 from peergrad.engines.local.train.losses import token_losses
 from peergrad.engines.local.train.packed_attention import Unpad, packed_attention
 from peergrad.engines.local.train.prefix_tree import Node, micro_batches, prefix_trees
@@ -33,16 +32,15 @@ from peergrad.learn.losses import Bounds, LossName
 
 @dataclass(frozen=True, eq=False)
 class Gradient:
-    """The summed loss, its gradient by name, and per datum the policy's log-probabilities of what was sampled, else 0.
+    """The summed loss, its gradient by weight, and per datum the policy's log-probabilities of sampled tokens, else 0.
 
-    ``why``: what is not finite, if anything, and ``bad``: the datums it was found in. ``retried``: how many micro-batches
-    had to be computed another way.
+    ``error`` says what is not finite, if anything, and ``bad`` in which datums. ``retried`` counts retried micro-batches.
     """
 
     loss: float
     by_name: dict[str, Tensor]
     logprobs: list[np.ndarray]
-    why: str = ""
+    error: str = ""
     bad: tuple[int, ...] = ()
     retried: int = 0
 
@@ -57,24 +55,24 @@ def gradient(
 ) -> Gradient:
     """Loss and gradient over all data, in micro-batches of at most ``tokens`` tokens; out of memory halves them.
 
-    ``bounds`` are those of the ratios, if they are not to be the usual ones of the loss.
+    ``bounds`` replace the loss's default bounds of ratios.
     """
     batch = _Batch(decoder, lora, data, loss, bounds)
     bad = batch.add(micro_batches(prefix_trees(data), tokens))
     apart = [[Node(leaf.sequence, 0, leaf.end)] for part in bad for tree in part for leaf in tree.leaves]
-    still_bad = batch.add(apart, again=True) if bad else []
+    still_bad = batch.add(apart, retry=True) if bad else []
     return Gradient(
         loss=batch.loss,
         by_name=lora.unfused(batch.sums),
         logprobs=batch.logprobs(),
-        why=batch.why if still_bad else "",
+        error=batch.error if still_bad else "",
         bad=tuple(alone.sequence for (alone,) in still_bad),
         retried=len(bad),
     )
 
 
 class _Batch:
-    """What has been added up so far."""
+    """The sums over the micro-batches so far."""
 
     def __init__(self, decoder: Forward, lora: Lora, data: Sequence[Datum], loss: LossName, bounds: Bounds | None) -> None:
         self._decoder, self._lora, self._data, self._bounds = decoder, lora, data, bounds
@@ -82,28 +80,25 @@ class _Batch:
         self._adapter = lora.trainable()
         self._weights = [matrix for layer in self._adapter for pair in layer.values() for matrix in pair]
         self.sums = [torch.zeros_like(weight, dtype=torch.float32) for weight in self._weights]
-        self.loss, self.why = 0.0, ""
-        self._found: list[tuple[list[_Span], npt.NDArray[np.bool_], Tensor]] = []
+        self.loss, self.error = 0.0, ""
+        self._logprobs: list[tuple[list[_Span], npt.NDArray[np.bool_], Tensor]] = []
 
-    def add(self, batches: Sequence[list[Node]], *, again: bool = False) -> list[list[Node]]:
-        """Add micro-batches, and say which were not finite. Those count for nothing, unless it is the second time."""
+    def add(self, batches: Sequence[list[Node]], *, retry: bool = False) -> list[list[Node]]:
+        """Add micro-batches, and return those that were not finite. They are left out of the sums, except in a retry."""
         waiting = list(batches)
         done: list[tuple[list[Node], Tensor]] = []
         while waiting:
-            trees, made, halves = waiting.pop(0), None, None
-            try:
-                made = self._micro_batch(trees, kernels=not again)
-            except FULL as error:
-                halves = _halves(trees)
-                if halves is None or not ran_out(error):
-                    raise
-            if made is None:  # only here has the exception let go of the tensors it held
+            trees, result = waiting.pop(0), None
+            halves = _halves(trees)
+            with catch_out_of_memory(when=halves is not None):
+                result = self._micro_batch(trees, kernels=not retry)
+            if result is None:
                 if self._decoder.device.type == "cuda":
                     torch.cuda.empty_cache()
                 waiting[:0] = halves or ()
                 continue
-            grads, checks = made
-            counts = checks.isfinite().all() | again
+            grads, checks = result
+            counts = checks.isfinite().all() | retry
             for sum_, grad in zip(self.sums, grads, strict=True):
                 sum_ += torch.where(counts, grad, 0.0)
             done.append((trees, checks))
@@ -111,33 +106,33 @@ class _Batch:
             return []
         bad: list[list[Node]] = []
         for (trees, _), checks in zip(done, torch.stack([checks for _, checks in done]).tolist(), strict=True):
-            why = self._why(np.isfinite(checks))
-            self.loss += checks[0] if again or not why else 0.0
-            if why:
-                self.why = why
+            error = self._non_finite(np.isfinite(checks))
+            self.loss += checks[0] if retry or not error else 0.0
+            if error:
+                self.error = error
                 bad.append(trees)
         return bad
 
-    def _why(self, finite: npt.NDArray[np.bool_]) -> str:
-        """What was not finite, by whether the loss and each matrix was; the gradient begins with the last."""
+    def _non_finite(self, finite: npt.NDArray[np.bool_]) -> str:
+        """What was not finite, given whether the loss and each matrix was; the backward pass starts at the last matrix."""
         if not finite[0]:
             return "the loss is not finite"
-        spoiled = np.flatnonzero(~finite[1:])
-        return f"the gradient is not finite, first in {self._lora.name_of(int(spoiled[-1]))}" if len(spoiled) else ""
+        bad = np.flatnonzero(~finite[1:])
+        return f"the gradient is not finite, first in {self._lora.name_of(int(bad[-1]))}" if len(bad) else ""
 
     def logprobs(self) -> list[np.ndarray]:
-        """Of each datum, what its sampled tokens are worth to the policy; of those computed twice, the second time."""
-        made = [np.zeros(len(datum), np.float32) for datum in self._data]
-        values = torch.cat([tensor for _, _, tensor in self._found]).cpu().numpy() if self._found else np.zeros(0)
-        for spans, sampled_T, tensor in self._found:
+        """The policy's log-probabilities of each datum's sampled tokens; of those that were retried, the retry's."""
+        by_datum = [np.zeros(len(datum), np.float32) for datum in self._data]
+        values = torch.cat([tensor for _, _, tensor in self._logprobs]).cpu().numpy() if self._logprobs else np.zeros(0)
+        for spans, sampled_T, tensor in self._logprobs:
             everywhere = np.zeros(len(sampled_T), np.float32)
             everywhere[sampled_T], values = values[: len(tensor)], values[len(tensor) :]
             for sequence, start, end in spans:
-                made[sequence][start:end], everywhere = everywhere[: end - start], everywhere[end - start :]
-        return made
+                by_datum[sequence][start:end], everywhere = everywhere[: end - start], everywhere[end - start :]
+        return by_datum
 
     def _micro_batch(self, trees: Sequence[Node], *, kernels: bool) -> tuple[Sequence[Tensor], Tensor]:
-        """The gradient, and numbers that are all finite if it is: the loss, and the largest of each matrix."""
+        """The gradient, and numbers that are all finite if it is: the loss, and the largest entry of each matrix."""
         decoder, data, device = self._decoder, self._data, self._decoder.device
         spans = [(node.sequence, node.start, node.end) for tree in trees for node in tree.walk()]
         decoder.grow_rotations(max(end for _, _, end in spans))
@@ -161,26 +156,26 @@ class _Batch:
         positions = to_device(np.concatenate([np.arange(start, end) for _, start, end in spans]), device)
         attend = packed_attention(trees, decoder, kernels=kernels)
         hidden = Unpad.apply(decoder.hidden(packed("inputs_T", np.int64), positions, attend, self._adapter), where)
-        back = torch.empty_like(hidden)
+        to_hidden = torch.empty_like(hidden)
         logprobs = torch.empty_like(old)
         value = torch.zeros((), device=device)
         scoring = _scoring(device)
-        for start in range(0, len(where), ops.SCORED_AT_ONCE):
-            chunk = slice(start, start + ops.SCORED_AT_ONCE)
+        for start in range(0, len(where), ops.LOGITS_CHUNK):
+            chunk = slice(start, start + ops.LOGITS_CHUNK)
             with torch.no_grad():
                 scores = decoder.logits(hidden[chunk])
-                logprobs[chunk], levels = scoring.logprobs(scores, targets[chunk], temperatures[chunk])
+                logprobs[chunk], lse = scoring.logprobs(scores, targets[chunk], temperatures[chunk])
             new = logprobs[chunk].requires_grad_()
             sum_ = token_losses(self._loss, new, old[chunk], advantages[chunk], self._bounds).sum()
-            (slopes,) = torch.autograd.grad(sum_, new)
+            (to_new,) = torch.autograd.grad(sum_, new)
             with torch.no_grad():
-                slopes = scoring.slopes(scores, levels, targets[chunk], temperatures[chunk], slopes, hidden.dtype)
-                torch.mm(slopes, decoder.unembedding, out=back[chunk])
+                to_scores = scoring.logit_gradients(scores, lse, targets[chunk], temperatures[chunk], to_new, hidden.dtype)
+                torch.mm(to_scores, decoder.unembedding, out=to_hidden[chunk])
                 value += sum_.detach()
-        # A matrix that no token came by, an expert's perhaps, has no gradient; here that is zero.
-        grads = torch.autograd.grad(hidden, self._weights, back, allow_unused=True, materialize_grads=True)
+        # A matrix that no token used, such as an expert's, has no gradient; here that is zero.
+        grads = torch.autograd.grad(hidden, self._weights, to_hidden, allow_unused=True, materialize_grads=True)
         largest = [torch.linalg.vector_norm(grad, torch.inf, dtype=torch.float32) for grad in grads]
-        self._found.append((spans, sampled_T, logprobs.detach()))
+        self._logprobs.append((spans, sampled_T, logprobs.detach()))
         return grads, torch.stack([value, *largest])
 
 
@@ -188,7 +183,7 @@ _Span = tuple[int, int, int]  # a sequence, and from which to which of its token
 
 
 def _halves(trees: list[Node]) -> list[list[Node]] | None:
-    """A micro-batch as two; ``None`` if it is one sequence."""
+    """A micro-batch split in two; None if it is one sequence."""
     half = len(trees) // 2
     if half:
         return [trees[:half], trees[half:]]

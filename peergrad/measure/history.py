@@ -17,7 +17,7 @@ _LARGEST = 1e100  # what is beyond it is no measurement, and would leave no room
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class RunHistory:
     """The lines of ``metrics.jsonl`` by phase, in order, each step once: one that was done again counts as it was last."""
 
     train: tuple[Logged, ...] = ()
@@ -25,7 +25,7 @@ class History:
     warm: tuple[Logged, ...] = ()
 
     @staticmethod
-    def of(lines: Sequence[Logged]) -> History:
+    def of(lines: Sequence[Logged]) -> RunHistory:
         """From what ``Run.metrics`` gives."""
         phases: dict[str, dict[tuple[int, int], Logged]] = {"train": {}, "eval": {}, "warm": {}}
         for line in lines:
@@ -36,9 +36,18 @@ class History:
                 and all(type(at) is int and 0 <= at < 10**9 for at in (step, warm))
             ):
                 phases[phase][step, warm] = line
-        return History(
+        return RunHistory(
             *(tuple(line for _, line in sorted(found.items(), key=lambda item: item[0])) for found in phases.values())
         )
+
+    @property
+    def phases(self) -> dict[str, tuple[Logged, ...]]:
+        return {"train": self.train, "eval": self.evals, "warm": self.warm}
+
+    @property
+    def names(self) -> dict[str, set[str]]:
+        """By phase, everything that was logged."""
+        return {phase: {name for line in lines for name in line} for phase, lines in self.phases.items()}
 
     @property
     def steps(self) -> int:
@@ -74,15 +83,10 @@ def number(value: object) -> float | None:
     return float(value) if -_LARGEST <= value <= _LARGEST else None  # false for nan too
 
 
-def names(lines: Sequence[Logged], prefix: str, suffix: str = "") -> list[str]:
-    """The names of metrics that begin and end like this, in order."""
-    found = {name for line in lines for name in line if name.startswith(prefix) and name.endswith(suffix)}
-    return sorted(name for name in found if len(name) >= len(prefix) + len(suffix))
-
-
-def points(lines: Sequence[Logged], name: str, at: str = "step") -> Points:
+def points(history: RunHistory, phase: str, name: str) -> Points:
     """A metric over steps; ``None`` where it was not measured. Thousands of steps are binned: a point is a bin's mean."""
-    every = [(float(line[at]), number(line.get(name))) for line in lines]
+    at = "warm" if phase == "warm" else "step"
+    every = [(float(line[at]), number(line.get(name))) for line in history.phases[phase]]
     if len(every) <= BINS:
         return tuple(every)
     low, high = every[0][0], every[-1][0]

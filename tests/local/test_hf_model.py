@@ -13,7 +13,7 @@ from peft import PeftModel
 from peergrad import UserError
 from peergrad.engines.local.engine import Local
 from peergrad.engines.local.model.decoder import Decoder
-from peergrad.engines.local.model.hf_model import ForeignDecoder
+from peergrad.engines.local.model.hf_model import HFDecoder
 from peergrad.engines.local.model.loading import forward, load
 from peergrad.engines.local.model.lora import Lora, LoraRules
 from peergrad.engines.local.train.backward import gradient
@@ -44,7 +44,7 @@ def as_datum(reply):
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_greedy_equals_transformers(kind):
     local = engine(kind, max_rows=4)
-    assert isinstance(local.decoder, ForeignDecoder)
+    assert isinstance(local.decoder, HFDecoder)
     reference = model(kind)
     for reply in sample(local.base_sampler(), [replace(one, temperature=0.0) for one in ASKS]):
         prompt = torch.from_numpy(reply.tokens.prompt_T.astype(np.int64))[None]
@@ -95,9 +95,9 @@ def test_prefixes_are_reused_and_neighbours_change_nothing():
     together = sample(local.base_sampler())
     alone = [sample(engine("gemma3", max_rows=1).base_sampler(), [one])[0] for one in ASKS]
     assert [reply.text for reply in together] == [reply.text for reply in alone]
-    before = local.generator.prefilled
+    before = local.scheduler.prefilled_tokens
     sample(local.base_sampler(), ASKS[-1:])
-    assert local.generator.prefilled - before <= 16
+    assert local.scheduler.prefilled_tokens - before <= 16
 
 
 def test_sampling_and_training_at_once_do_not_meet():
@@ -178,9 +178,9 @@ def test_chunks_and_capped_logits_are_noticed():
 
     with pytest.raises(UserError, match="its logits are not a product"):
         forward(Capped(model("gemma").config))
-    from peergrad.engines.local.model import probe as survey
+    from peergrad.engines.local.model import probe
 
-    survey._watched.context = 4096
+    probe._recorded.context = 4096
     masks = transformers.masking_utils
     for function, window in (
         (masks.causal_mask_function, 0),
@@ -189,17 +189,17 @@ def test_chunks_and_capped_logits_are_noticed():
         (masks.chunked_causal_mask_function(512, torch.zeros(1, dtype=torch.long)), -1),
         (masks.bidirectional_mask_function, -1),
     ):
-        assert survey._watch_mask(mask_function=function).item() == window
+        assert probe._record_mask(mask_function=function).item() == window
 
 
 def test_the_fast_forward_pass_is_taken_where_it_is_right(tmp_path):
     assert isinstance(forward(model("llama")), Decoder)
     for change in ({"hidden_act": "gelu"}, {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}):
         config = transformers.LlamaConfig(**SIZES, **change)
-        assert isinstance(forward(transformers.LlamaForCausalLM(config)), ForeignDecoder)
+        assert isinstance(forward(transformers.LlamaForCausalLM(config)), HFDecoder)
     model("phi3").save_pretrained(tmp_path)
     loaded = load(tmp_path, "cpu", torch.bfloat16)
-    assert isinstance(loaded, ForeignDecoder)
+    assert isinstance(loaded, HFDecoder)
     assert loaded.dtype == torch.bfloat16
     assert Lora(loaded, LoraRules(), 0).weights
     transformers.CLIPConfig().save_pretrained(tmp_path)

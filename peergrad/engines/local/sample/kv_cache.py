@@ -1,6 +1,6 @@
-"""Keys and values already computed: rows being sampled, and finished ones kept for turns that go on from them.
+"""Keys and values that are already computed: of rows being sampled, and of finished rows whose prefix may be reused.
 
-One tensor holds all rows, so a row is kept, brought back or moved by a single copy. Shapes: L layers, R rows, m key/value
+One tensor holds all rows, so a row is stored, loaded or moved by a single copy. Shapes: L layers, R rows, m key/value
 heads, S positions, d head size; the axis of 2 is key and value.
 """
 
@@ -17,14 +17,17 @@ from torch.nn import functional as F
 
 from peergrad.debate.types import Ids
 from peergrad.engines.local.model.forward import Attend, Shape
-from peergrad.engines.local.model.memory import FULL, ran_out
+from peergrad.engines.local.model.memory import catch_out_of_memory
 
 BLOCK = 16
 
 
 @dataclass(eq=False, slots=True)
-class Held:
-    """Tokens whose keys and values, under one set of weights, exist: in a row of the pool, or parked (L, 2, m, len, d)."""
+class CacheEntry:
+    """Tokens whose keys and values exist: in a row of the ``KVCache``, or stored in ``kv`` (L, 2, m, tokens, d).
+
+    ``weights`` is the id of the weights they were computed with.
+    """
 
     weights: int
     ids_T: Ids
@@ -33,8 +36,8 @@ class Held:
     blocks: list[int] = field(default_factory=list[int])
 
 
-class Pool:
-    """The rows being sampled."""
+class KVCache:
+    """Keys and values of the rows being sampled."""
 
     def __init__(self, shape: Shape, rows: int, positions: int, device: torch.device, dtype: torch.dtype) -> None:
         size = (shape.layers, 2, rows, shape.kv_heads, positions, shape.head_size)
@@ -63,7 +66,7 @@ class Pool:
         return attend
 
     def attend_prompts(self, rows: Tensor, positions: Tensor, lengths: Sequence[int]) -> Attend:
-        """``attend`` by a kernel that reads rows in place, on a GPU, with the new tokens of several packed end to end."""
+        """``attend`` for new tokens of several rows, packed end to end, by a GPU kernel that reads rows in place."""
         from peergrad.engines.local.sample import cache_kernels
 
         device = rows.device
@@ -82,25 +85,22 @@ class Pool:
         """Copy the first ``length`` positions of a row into another."""
         self.kv[:, :, target, :, :length] = self.kv[:, :, source, :, :length]
 
-    def copied(self, row: int, length: int) -> Tensor | None:
-        """A copy of the first ``length`` positions of a row, if there is memory for it."""
-        try:
+    def copy_row(self, row: int, length: int) -> Tensor | None:
+        """A copy of the first ``length`` positions of a row; None if there is no memory for it."""
+        with catch_out_of_memory():
             return _copy(self.kv[:, :, row, :, :length])
-        except FULL as error:
-            if not ran_out(error):
-                raise
         return None
 
-    def fill(self, row: int, held: Held, length: int) -> None:
-        """Give a row the first ``length`` positions of what is held."""
-        if held.row is not None:
-            self.move(held.row, row, length)
-        elif held.kv is not None:
-            self.kv[:, :, row, :, :length] = held.kv[:, :, :, :length]
+    def load(self, row: int, entry: CacheEntry, length: int) -> None:
+        """Copy the first ``length`` positions of an entry into a row."""
+        if entry.row is not None:
+            self.move(entry.row, row, length)
+        elif entry.kv is not None:
+            self.kv[:, :, row, :, :length] = entry.kv[:, :, :, :length]
 
 
-class Shelf:
-    """What is held, found by prefix, and parked rows within a budget in bytes: the longest unused goes first.
+class PrefixCache:
+    """Finds entries by their prefix, and stores those of finished rows within ``budget`` bytes; the oldest are evicted.
 
     Every block of tokens from the start is known by its hash, and a match is compared token by token, so a collision can
     cost time but not correctness. Different weights never share.
@@ -108,65 +108,65 @@ class Shelf:
 
     def __init__(self, budget: int) -> None:
         self.budget, self.used = budget, 0
-        self._by_block: dict[int, Held] = {}
-        self._parked: OrderedDict[int, Held] = OrderedDict()
+        self._by_block: dict[int, CacheEntry] = {}
+        self._stored: OrderedDict[int, CacheEntry] = OrderedDict()  # least recently used first
 
-    def longest(self, weights: int, ids_T: Ids) -> tuple[Held | None, int]:
-        """What shares the longest prefix with these tokens, and how long that is."""
+    def longest_prefix(self, weights: int, ids_T: Ids) -> tuple[CacheEntry | None, int]:
+        """The entry that shares the longest prefix with these tokens, and the length of that prefix."""
         for block in reversed(_blocks(weights, ids_T)):
-            held = self._by_block.get(block)
-            if held and held.weights == weights:
-                common = min(len(held.ids_T), len(ids_T))
-                differ = np.flatnonzero(held.ids_T[:common] != ids_T[:common])
-                if id(held) in self._parked:
-                    self._parked.move_to_end(id(held))
-                return held, int(differ[0]) if len(differ) else common
+            entry = self._by_block.get(block)
+            if entry and entry.weights == weights:
+                common = min(len(entry.ids_T), len(ids_T))
+                differ = np.flatnonzero(entry.ids_T[:common] != ids_T[:common])
+                if id(entry) in self._stored:
+                    self._stored.move_to_end(id(entry))
+                return entry, int(differ[0]) if len(differ) else common
         return None, 0
 
-    def add(self, held: Held) -> None:
-        """Make something findable."""
-        held.blocks = _blocks(held.weights, held.ids_T)
-        for block in held.blocks:
-            self._by_block[block] = held
+    def add(self, entry: CacheEntry) -> None:
+        """Let an entry be found by its prefix."""
+        entry.blocks = _blocks(entry.weights, entry.ids_T)
+        for block in entry.blocks:
+            self._by_block[block] = entry
 
-    def forget(self, held: Held) -> None:
-        for block in held.blocks:
-            if self._by_block.get(block) is held:
+    def remove(self, entry: CacheEntry) -> None:
+        for block in entry.blocks:
+            if self._by_block.get(block) is entry:
                 del self._by_block[block]
 
-    def drop(self, weights: int) -> None:
-        """Forget everything parked under a name."""
-        for key in [key for key, held in self._parked.items() if held.weights == weights]:
-            self._free(self._parked.pop(key))
+    def evict_weights(self, weights: int) -> None:
+        """Evict everything stored for these weights."""
+        for key in [key for key, entry in self._stored.items() if entry.weights == weights]:
+            self._evict(self._stored.pop(key))
 
-    def clear(self, keep: int = 0) -> None:
-        """Forget what is parked, the longest unused first, until it is no more than this many bytes."""
+    def evict(self, keep: int = 0) -> None:
+        """Evict entries, the least recently used first, until they have no more than ``keep`` bytes."""
         while self.used > keep:
-            self._free(self._parked.popitem(last=False)[1])
+            self._evict(self._stored.popitem(last=False)[1])
 
-    def _free(self, held: Held) -> None:
-        self.forget(held)
-        assert held.kv is not None
-        self.used -= held.kv.numel() * held.kv.element_size()
-        held.kv = None  # whoever still knows of it does not keep the memory
+    def _evict(self, entry: CacheEntry) -> None:
+        self.remove(entry)
+        assert entry.kv is not None
+        self.used -= entry.kv.numel() * entry.kv.element_size()
+        entry.kv = None  # frees the memory, whoever else refers to the entry
 
-    def park(self, pool: Pool, held: Held, ids_T: Ids) -> None:
-        """Keep a finished row's keys and values, as far as the budget and the memory go."""
-        self.forget(held)
-        row, held.row = held.row, None
+    def store(self, cache: KVCache, entry: CacheEntry, ids_T: Ids) -> None:
+        """Store the keys and values of a finished row, if the budget and the memory allow it."""
+        self.remove(entry)
+        row, entry.row = entry.row, None
         assert row is not None
-        size = pool.kv[:, :, 0, :, :1].numel() * pool.kv.element_size() * len(ids_T)
+        size = cache.kv[:, :, 0, :, :1].numel() * cache.kv.element_size() * len(ids_T)
         if size > self.budget or len(ids_T) < BLOCK:
             return
-        self.clear(self.budget - size)
-        while (kv := pool.copied(row, len(ids_T))) is None:
-            if not self._parked:
+        self.evict(self.budget - size)
+        while (kv := cache.copy_row(row, len(ids_T))) is None:
+            if not self._stored:
                 return
-            self.clear(self.used // 2)
-        held.ids_T, held.kv = ids_T, kv
+            self.evict(self.used // 2)
+        entry.ids_T, entry.kv = ids_T, kv
         self.used += size
-        self._parked[id(held)] = held
-        self.add(held)
+        self._stored[id(entry)] = entry
+        self.add(entry)
 
 
 def _copy(tensor: Tensor) -> Tensor:

@@ -1,0 +1,100 @@
+"""An engine of one's own by its import path: through every command that plays debates; what does not fit is a sentence."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from peergrad import UserError
+from peergrad.cli.eval import settings_of
+from peergrad.config import EngineConfig
+from peergrad.engines.base import Setup
+from peergrad.engines.registry import engine_of, open_engine, open_trainer
+from tests.runs.test_run import run
+from tests.test_own_rewards import EXAMPLES, here  # noqa: F401 (a fixture)
+
+OWN = ["--engine", "my_engine:CALCULATOR"]
+
+
+def peergrad(*args):
+    command = [str(Path(sys.executable).parent / "peergrad"), *map(str, args)]
+    return subprocess.run(command, cwd=EXAMPLES, capture_output=True, text=True, check=False)
+
+
+def test_it_debates(tmp_path):
+    out = tmp_path / "debates.jsonl"
+    done = peergrad("debate", "What is 2 + 3?", *OWN, "--model", "careful", "--out", out, "--json")
+    assert done.returncode == 0, done.stderr
+    assert {turn["text"].count("boxed{5}") for turn in json.loads(out.read_text())["turns"]} == {1}
+    other = peergrad("debate", "What is 2 + 3?", *OWN, "--model", "careless", "--out", out)
+    assert (other.returncode, "Traceback" in other.stderr) == (2, False)
+
+
+def test_it_is_evaluated_and_checked(tmp_path):
+    for model, right in (("careful", 1.0), ("careless", 0.0)):
+        settings = ["--model", model, "--task", "arithmetic", "--questions", 4, "--out", tmp_path / model]
+        done = peergrad("eval", *OWN, *settings, "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["metrics"]["eval/direct/arithmetic/correct"] == right
+    done = peergrad("check", *OWN, "--model", "careful", "--questions", 4, "--json")
+    assert json.loads(done.stdout)["forecast"]["trained"] is None, done.stderr
+
+
+def test_it_can_not_learn_and_says_so(tmp_path):
+    done = peergrad("train", *OWN, "--model", "careful", "--out", tmp_path / "run")
+    assert done.returncode == 2
+    assert "engine: calculator can debate, but not learn; give one that can, such as local" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+WRONG = {
+    "1 / 0": r"can't be imported \(ZeroDivisionError",
+    "X = 7": "has no 'E'",
+    "E = 7": "is int, not a peergrad.engines.base.Engine",
+    "E = Engine(name='mine', open=lambda setup: 1 / 0)": r"opened \(ZeroDivisionError: .*wrong_engine3.py, line 2",
+    "E = Engine(name='mine', open=lambda setup: 7)": "mine opened a int, which is no Model",
+}
+
+
+@pytest.mark.parametrize("number", range(len(WRONG)))
+def test_what_does_not_fit_is_a_sentence(here, number):  # noqa: F811
+    code, why = list(WRONG.items())[number]
+    (here / f"wrong_engine{number}.py").write_text(f"from peergrad.engines.base import Engine\n{code}\n")
+    with pytest.raises(UserError, match=f"^engine: .*{why}"):
+        open_engine(Setup(engine=EngineConfig(engine=f"wrong_engine{number}:E")))
+
+
+def test_a_trainer_that_is_none_is_a_sentence(here):  # noqa: F811
+    code = "E = Engine(name='mine', open=lambda _: 7, open_trainer=lambda _: 7)"
+    (here / "no_trainer.py").write_text(f"from peergrad.engines.base import Engine\n{code}\n")
+    with pytest.raises(UserError, match="mine opened a int, which is no Trainer"):
+        open_trainer(Setup(engine=EngineConfig(engine="no_trainer:E")))
+
+
+def test_an_unknown_name_is_a_sentence():
+    with pytest.raises(UserError, match="engine: 'tinkr' is not known; did you mean 'tinker'"):
+        engine_of(EngineConfig(engine="tinkr"))
+
+
+def test_nothing_is_imported_that_a_folder_names(here):  # noqa: F811
+    trained = run(here / "run", steps=1)
+    (here / "sent_engine.py").write_text("raise SystemExit('it was run')\n")
+    config = trained.path / "config.toml"
+    text = config.read_text()
+    config.write_text(text.replace('engine = "local"', 'engine = "sent_engine:E"'))
+    with pytest.raises(UserError, match=r"engine: the run was trained by sent_engine:E, .*give it"):
+        settings_of(str(trained.path), None)
+    assert settings_of(str(trained.path), None, "local").engine.engine == "local"
+    config.write_text(text.replace("# base_url is not set", 'base_url = "https://elsewhere.example/v1"'))
+    with pytest.raises(UserError, match=r"base_url: the run was trained at https://elsewhere.example/v1; give it"):
+        settings_of(str(trained.path), None)
+    assert "sent_engine" not in sys.modules
+
+
+def test_a_model_is_opened_in_python(monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, str(EXAMPLES)])
+    model = open_engine(Setup(engine=EngineConfig(engine="my_engine:CALCULATOR", model="careful")))
+    assert asyncio.run(model.close()) is None
