@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import inspect
 import io
 import sys
 import tempfile
@@ -37,7 +38,9 @@ class Trace:
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
-        if event not in ("call", "return") or not code.co_filename.startswith(PACKAGE) or code.co_name == "<module>":
+        if event not in ("call", "return") or not code.co_filename.startswith(PACKAGE):
+            return
+        if not code.co_flags & inspect.CO_OPTIMIZED:  # a module or a class that is being imported
             return
         with self._lock:
             now = len(self.ran)
