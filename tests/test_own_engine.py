@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from peergrad import UserError
-from peergrad.cli.eval import settings_of
+from peergrad.cli.eval import base_settings
 from peergrad.config import EngineConfig
 from peergrad.engines.base import Setup
 from peergrad.engines.registry import engine_of, open_engine, open_trainer
@@ -86,11 +86,11 @@ def test_nothing_is_imported_that_a_folder_names(here):  # noqa: F811
     text = config.read_text()
     config.write_text(text.replace('engine = "local"', 'engine = "sent_engine:E"'))
     with pytest.raises(UserError, match=r"engine: the run was trained by sent_engine:E, .*give it"):
-        settings_of(str(trained.path), None)
-    assert settings_of(str(trained.path), None, "local").engine.engine == "local"
+        base_settings(["--model", str(trained.path)])
+    assert base_settings(["--model", str(trained.path), "--engine", "local"]).engine.engine == "local"
     config.write_text(text.replace("# base_url is not set", 'base_url = "https://elsewhere.example/v1"'))
     with pytest.raises(UserError, match=r"base_url: the run was trained at https://elsewhere.example/v1; give it"):
-        settings_of(str(trained.path), None)
+        base_settings(["--model", str(trained.path)])
     assert "sent_engine" not in sys.modules
 
 
