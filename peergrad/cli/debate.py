@@ -23,7 +23,7 @@ from peergrad.debate.types import Debate, Question
 from peergrad.measure.ending import Ending, as_object, ending, used
 from peergrad.runs import debating
 from peergrad.runs.debating import WEAK, DebatesPlan, SessionCost, debate_all
-from peergrad.runs.model_ref import run_of, trained_engine
+from peergrad.runs.models import run_of, trained_engine
 from peergrad.runs.watch import Watcher
 from peergrad.settings import changed, flat, from_file
 from peergrad.tasks.lines import lines_of, typed_questions

@@ -19,7 +19,7 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
 from peergrad.engines.shared.addresses import host
 from peergrad.runs import evaluation
-from peergrad.runs.model_ref import run_of, trained_engine
+from peergrad.runs.models import run_of, trained_engine
 from peergrad.settings import changed, flat, from_file
 from peergrad.tasks.open import open_questions, open_task
 from peergrad.tasks.own import is_own_task

@@ -36,7 +36,7 @@ class Scripted:
 
     def _reply(self, ask: Ask) -> Reply:
         text = self._script(ask)
-        encoded = np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8).astype(np.int32)
+        encoded = _encode(text)
         truncated = len(encoded) > ask.max_tokens
         if truncated:
             encoded = encoded[: ask.max_tokens]
@@ -62,11 +62,11 @@ def render(messages: Sequence[Message]) -> Ids:
     parts: list[Ids] = []
     for message in messages:
         parts.append(np.array([_OPENS[message.role]], np.int32))
-        if message.tokens is not None:
-            ids_T = message.tokens.ids_T
-            parts.append(ids_T if len(ids_T) and ids_T[-1] == END else np.append(ids_T, np.int32(END)))
-        else:
-            text = np.frombuffer(message.text.encode("utf-8", "surrogatepass"), np.uint8)
-            parts.append(np.append(text.astype(np.int32), np.int32(END)))
+        ids_T = _encode(message.text) if message.tokens is None else message.tokens.ids_T
+        parts.append(ids_T if len(ids_T) and ids_T[-1] == END else np.append(ids_T, np.int32(END)))
     parts.append(np.array([_OPENS["assistant"]], np.int32))
     return np.concatenate(parts)
+
+
+def _encode(text: str) -> Ids:
+    return np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8).astype(np.int32)

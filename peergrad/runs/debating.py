@@ -18,8 +18,7 @@ from peergrad.debate.protocol import playable
 from peergrad.debate.sampler import Answer, Sampler, Seats, all_of, answered
 from peergrad.debate.types import Ask, Debate, Protocol, Question, Reply
 from peergrad.engines.registry import LOCAL, engine_of
-from peergrad.runs.model_pool import ModelPool, keys_of
-from peergrad.runs.model_ref import ModelRef, model_ref, policy_of
+from peergrad.runs.models import ModelPool, ModelRef, keys_of, model_ref, policy_of
 from peergrad.runs.transcript_log import TranscriptLog
 from peergrad.runs.watch import Watcher
 from peergrad.settings import flat

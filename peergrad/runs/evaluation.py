@@ -24,8 +24,7 @@ from peergrad.measure.budget import cost, draws
 from peergrad.measure.outcome import Outcome, counted, debate_outcome, direct_outcome, joined, seat_outcome
 from peergrad.measure.result import result
 from peergrad.runs.eval_folder import EvalFolder, read_result
-from peergrad.runs.model_pool import ModelPool, weights_of
-from peergrad.runs.model_ref import ModelRef, model_ref, policy_of
+from peergrad.runs.models import ModelPool, ModelRef, model_ref, policy_of, weights_of
 from peergrad.runs.watch import Watcher
 from peergrad.settings import flat
 from peergrad.tasks.base import Grader, Task

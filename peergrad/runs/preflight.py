@@ -21,8 +21,7 @@ from peergrad.learn.updates import joined, parts
 from peergrad.measure.grades import truth_of
 from peergrad.measure.preflight import Gate, Sample, finite, gates
 from peergrad.reward.rewards import Truth
-from peergrad.runs.model_pool import ModelPool
-from peergrad.runs.model_ref import policy_of
+from peergrad.runs.models import ModelPool, policy_of
 from peergrad.runs.training import load_engine, plan_run
 from peergrad.runs.watch import Watcher
 

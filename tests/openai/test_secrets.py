@@ -21,7 +21,7 @@ from peergrad.cli import main as cli
 from peergrad.config import ApiConfig, EngineConfig
 from peergrad.engines.openai.engine import Api
 from peergrad.engines.shared.secrets import Secrets
-from peergrad.runs.model_ref import ModelRef, model_ref
+from peergrad.runs.models import ModelRef, model_ref
 from tests.cli.answers import peergrad
 from tests.helpers import short
 from tests.openai.asking import an_ask

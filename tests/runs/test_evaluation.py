@@ -22,7 +22,7 @@ from peergrad.engines.scripted import Scripted
 from peergrad.measure.result import compared
 from peergrad.runs.eval_folder import EvalFolder, read_result
 from peergrad.runs.evaluation import evaluate, plan
-from peergrad.runs.model_ref import ModelRef, model_ref
+from peergrad.runs.models import ModelRef, model_ref
 from peergrad.runs.training import train_run
 from peergrad.runs.watch import Watcher
 from peergrad.settings import changed

@@ -18,8 +18,7 @@ from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Debate
 from peergrad.engines.tinker.engine import Tinker
 from peergrad.runs.folder import Run
-from peergrad.runs.model_pool import ModelPool
-from peergrad.runs.model_ref import model_ref
+from peergrad.runs.models import ModelPool, model_ref
 from peergrad.runs.training import plan
 from peergrad.settings import changed
 from tests.runs.killing import PARROT

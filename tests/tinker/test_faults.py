@@ -12,8 +12,8 @@ from peergrad.config import EngineConfig, UpdateConfig
 from peergrad.debate.errors import EngineError, Halted, UserError
 from peergrad.debate.types import Ask, Message
 from peergrad.engines.tinker import connection
+from peergrad.engines.tinker.connection import status_error
 from peergrad.engines.tinker.engine import Tinker
-from peergrad.engines.tinker.errors import status_error
 from tests.runs.killing import PARROT
 from tests.tinker.proxy import Proxy
 from tests.tinker.test_wire import datum

@@ -134,9 +134,9 @@ class Chat:
         """What the template puts after the words of a message. Templates that drop old turns are asked about newer ones."""
         hole = _HOLE.format(index)
         for start in range(index + 1):
-            _, found, after = self._render(messages[start:], generate).rpartition(hole)
-            if found:
-                return after
+            rendered = self._render(messages[start:], generate)
+            if hole in rendered:
+                return rendered.rpartition(hole)[2]
         raise UserError("model: its chat template drops what the assistant said, so a dialogue can't go on from it")
 
     def _encode(self, rendered: str, messages: Sequence[Message], before: str | None = None) -> list[int]:
@@ -146,9 +146,9 @@ class Chat:
         """
         marked: list[int] = []
 
-        def mark(found: re.Match[str]) -> str:
-            marked.append(self._markup[found[0]])
-            return self._mark[found[0]]
+        def mark(name: re.Match[str]) -> str:
+            marked.append(self._markup[name[0]])
+            return self._mark[name[0]]
 
         holes = _HOLES.split(rendered)  # template, index, template, index, …, template
         texts = [messages[int(part)].text if i % 2 else self._markup_in.sub(mark, part) for i, part in enumerate(holes)]
@@ -179,11 +179,11 @@ def _blind(backend: Any, names: Collection[str]) -> Any:
     content = json.loads(backend.to_str())
     for token in content["added_tokens"]:
         token["special"] = token["content"] in names
-    made = Tokenizer.from_str(json.dumps(content))
-    made.encode_special_tokens = True
-    made.no_truncation()
-    made.no_padding()
-    return made
+    blind = Tokenizer.from_str(json.dumps(content))
+    blind.encode_special_tokens = True
+    blind.no_truncation()
+    blind.no_padding()
+    return blind
 
 
 def _pieces(tokenizer: Any) -> list[bytes]:

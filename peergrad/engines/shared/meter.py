@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.types import Usage
@@ -59,14 +59,9 @@ class Meter:
 
     def add(self, usage: Usage | None, price_in: float, price_out: float) -> None:
         """One more request was answered. Prices are per million tokens."""
-        used = usage or Usage(0, 0)
-        self.spent = replace(
-            self.spent,
-            requests=self.spent.requests + 1,
-            prompt=self.spent.prompt + used.prompt,
-            sampled=self.spent.sampled + used.sampled,
-            usd=self.spent.usd + (used.prompt * price_in + used.sampled * price_out) / 1e6,
-        )
+        tokens = usage or Usage(0, 0)
+        usd = (tokens.prompt * price_in + tokens.sampled * price_out) / 1e6
+        self.spent = self.spent.plus(Spent(1, tokens.prompt, tokens.sampled, usd))
 
     @property
     def halted(self) -> str | None:

@@ -34,7 +34,6 @@ class Secrets:
         self._values = sorted({value for value in values if len(value) >= _SHORTEST}, key=len, reverse=True)
         written = sorted({way for value in self._values for way in _ways(value)}, key=len, reverse=True)
         self._written = re.compile("|".join(map(re.escape, written)), re.IGNORECASE) if written else None
-        self._filter = _Filter(self)
         self._filtered: list[logging.Logger] = []
 
     def __repr__(self) -> str:
@@ -76,30 +75,23 @@ class Secrets:
         """Scrub what the client and its transport log, at every level, until ``leave_logs``."""
         for name in (*_LOGGERS, *logging.root.manager.loggerDict):
             if name.split(".")[0] in _LOGGERS and logging.getLogger(name) not in self._filtered:
-                logging.getLogger(name).addFilter(self._filter)
+                logging.getLogger(name).addFilter(self._scrub_record)
                 self._filtered.append(logging.getLogger(name))
 
     def leave_logs(self) -> None:
         for logger in self._filtered:
-            logger.removeFilter(self._filter)
+            logger.removeFilter(self._scrub_record)
         self._filtered.clear()
 
-
-class _Filter(logging.Filter):
-    """Log records without secrets. A filter of a logger does not see its children's records: each logger needs it."""
-
-    def __init__(self, secrets: Secrets) -> None:
-        super().__init__()
-        self._secrets = secrets
-
-    def filter(self, record: logging.LogRecord) -> bool:
+    def _scrub_record(self, record: logging.LogRecord) -> bool:
+        """A filter of log records. That of a logger does not see its children's records: each logger needs it."""
         try:
             message = record.getMessage()
         except Exception:  # badly written by whoever logs it: logging would print it as it is
             message = str(record.msg)
-        record.msg, record.args = self._secrets.scrub(message), None
+        record.msg, record.args = self.scrub(message), None
         if record.exc_info:
-            record.exc_text = self._secrets.scrub(logging.Formatter().formatException(record.exc_info))
+            record.exc_text = self.scrub(logging.Formatter().formatException(record.exc_info))
         return True
 
 

@@ -6,24 +6,28 @@ The client by itself tries again for minutes when a server is gone, and waits fo
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import json
 import logging
-import queue
+import re
 import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import httpx
+import tinker
+from tinker.types import RequestErrorCategory
 
 from peergrad.debate.errors import EngineError, Halted, UserError
 from peergrad.engines.shared.addresses import host
 from peergrad.engines.shared.secrets import Secrets
-from peergrad.engines.tinker.errors import RESUMES, error_for, status_error
+from peergrad.engines.tinker.address import KEY_ENV
 
 T = TypeVar("T")
 
+RESUMES = "the same command goes on"
 _QUERY_S = 10.0  # for the answer to a short question
 _CLOSE_S = 3.0  # for ending the session
 _MOST_BYTES = 4 * 2**20  # of an answer to a short question
@@ -40,7 +44,7 @@ class Connection:
         self._quoted = Secrets((key,)).quoted
         self._health_asked = 0.0
         self._silent_since: float | None = None
-        self._removals: list[threading.Thread] = []
+        self._removals: list[concurrent.futures.Future[None]] = []
 
     def get(self, path: str) -> dict[str, Any]:
         """A short question, before anything else is done."""
@@ -75,9 +79,7 @@ class Connection:
             with contextlib.suppress(httpx.HTTPError):
                 httpx.delete(f"{self.url}/api/v1/{path}", headers=self._headers, timeout=_QUERY_S)
 
-        removal = threading.Thread(target=ask, daemon=True)
-        removal.start()
-        self._removals = [*(one for one in self._removals if one.is_alive()), removal]
+        self._removals = [*(removal for removal in self._removals if not removal.done()), _begin(ask)]
 
     async def wait(self, what: str, awaited: Awaitable[T]) -> T:
         """The result of an awaitable, within the deadline. ``what`` names it in sentences, such as 'the update'."""
@@ -108,24 +110,7 @@ class Connection:
 
     async def in_thread(self, what: str, work: Callable[[], T]) -> T:
         """The result of a call that blocks, within the deadline; its thread is left behind if it takes longer."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def settle(result: T | None, error: Exception | None) -> None:
-            if not future.done():
-                future.set_exception(error) if error else future.set_result(result)  # type: ignore[arg-type]
-
-        def run() -> None:
-            result, failed = None, None
-            try:
-                result = work()
-            except Exception as error:
-                failed = error
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(settle, result, failed)
-
-        threading.Thread(target=run, daemon=True).start()
-        return await self.wait(what, future)
+        return await self.wait(what, asyncio.wrap_future(_begin(work)))
 
     async def close(self, end_session: Callable[[], object]) -> None:
         """End the session, without waiting long for an answer."""
@@ -133,8 +118,7 @@ class Connection:
             return
 
         def last() -> None:
-            for removal in self._removals:
-                removal.join()
+            concurrent.futures.wait(self._removals)
             end_session()
 
         with contextlib.suppress(Exception):
@@ -155,24 +139,65 @@ class Connection:
         return self._silent_since is not None and time.monotonic() - self._silent_since >= _GONE_S
 
 
-def _within(seconds: float, work: Callable[[], T]) -> T:
-    """The result of a call that blocks, or ``TimeoutError``; its thread is then left behind."""
-    done: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
+class NotFound(Halted):
+    """The service does not know what it is asked about."""
+
+
+def error_for(host: str, error: Exception, what: str, quoted: Callable[[str], str]) -> Exception:
+    """The sentence for whatever the client raised while waiting for ``what``. Servers' words are quoted, never trusted."""
+    reason = quoted(str(error).split(" for self.request_id")[0]) or type(error).__name__
+    if isinstance(error, tinker.APIStatusError):
+        body = error.body
+        detail = body.get("detail") if isinstance(body, dict) else None
+        return status_error(host, error.status_code, quoted(str(detail or error)), what)
+    if isinstance(error, tinker.RequestFailedError) and error.category is RequestErrorCategory.User:
+        return EngineError(f"{host} refuses {what} ({reason})")
+    if isinstance(error, tinker.APIConnectionError):
+        return Halted(f"{host} can't be reached ({reason}), while waiting for {what}; {RESUMES}")
+    if isinstance(error, ValueError) and (status := re.search(r"status (\d{3})", str(error))):
+        return status_error(host, int(status[1]), reason, what)  # how the client says that a result is not to be had
+    kind = "" if isinstance(error, tinker.TinkerError) else f"{type(error).__name__}: "
+    return EngineError(f"{host}: {what} failed ({kind}{reason}); {RESUMES}")
+
+
+def status_error(host: str, status: int, reason: str, what: str) -> Exception:
+    """The sentence for a status that is no success."""
+    if status == 401:
+        return UserError(f"{KEY_ENV}: {host} does not accept the key (401); put the right one into the environment")
+    if status == 402:
+        return Halted(f"{host}: the account has no credit left (402: {reason}); {RESUMES}")
+    if status == 403:
+        return UserError(f"{KEY_ENV}: {host} does not allow this key {what} (403: {reason})")
+    if status == 404:
+        return NotFound(f"{host}: {what}: it does not know (any more) what is asked for (404: {reason}); {RESUMES}")
+    if status == 429:
+        return EngineError(f"{host} is too busy for {what} (429: {reason}); {RESUMES}")
+    if status < 500:
+        return EngineError(f"{host} refuses {what} ({status}: {reason})")
+    return EngineError(f"{host}: {what} failed ({status}: {reason}); {RESUMES}")
+
+
+def _begin(work: Callable[[], T]) -> concurrent.futures.Future[T]:
+    """Begin a call that blocks, in a thread that may be left behind."""
+    future: concurrent.futures.Future[T] = concurrent.futures.Future()
+    future.set_running_or_notify_cancel()  # from here on nobody can cancel it, so that its result can always be set
 
     def run() -> None:
         try:
-            done.put((work(), None))
+            future.set_result(work())
         except Exception as error:
-            done.put((None, error))
+            future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    try:
-        result, failed = done.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError(f"no answer within {seconds:g} s") from None
-    if failed:
-        raise failed
-    return result  # type: ignore[return-value]
+    return future
+
+
+def _within(seconds: float, work: Callable[[], T]) -> T:
+    """The result of a call that blocks, or ``TimeoutError``; its thread is then left behind."""
+    future = _begin(work)
+    if not concurrent.futures.wait([future], seconds).done:
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    return future.result()
 
 
 class _LastWarning(logging.Handler):

@@ -12,6 +12,7 @@ import math
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,8 +25,7 @@ from peergrad.debate.types import Ask, Floats, Tokens
 from peergrad.engines.base import EngineConfig, UpdateConfig
 from peergrad.engines.shared.chat import load_chat
 from peergrad.engines.tinker.address import CHECKPOINT, address, check_settings, key
-from peergrad.engines.tinker.connection import Connection
-from peergrad.engines.tinker.errors import NotFound
+from peergrad.engines.tinker.connection import Connection, NotFound
 from peergrad.engines.tinker.sampler import TinkerSampler
 from peergrad.learn import losses
 from peergrad.learn.datums import Datum
@@ -68,24 +68,21 @@ class Tinker:
         self._saved: set[str] = set()
 
     async def sampler(self) -> TinkerSampler:
-        client = await self._training()
-        # The client's own coroutine for this blocks whatever else the event loop has to do.
-        return self._sample_with(await self._connection.in_thread("a sampler", client.save_weights_and_get_sampling_client))
+        return await self._snapshot(await self._training())
 
     async def sampler_with(self, checkpoint: Path | None) -> TinkerSampler:
         """A sampler of the model with a checkpoint's weights, or as it is; what this engine trains is not touched."""
         if checkpoint is None:
             # In a thread, for it may begin the session, and the client does that where it is called.
-            return self._sample_with(
-                await self._connection.in_thread(
-                    "a sampler of the base model",
-                    lambda: self._service.create_sampling_client(base_model=self._model),
-                )
-            )
-        client = await self._restored(checkpoint, self._service.create_training_client_from_state)
-        return self._sample_with(await self._connection.in_thread("a sampler", client.save_weights_and_get_sampling_client))
+            create = partial(self._service.create_sampling_client, base_model=self._model)
+            return self._sampler_of(await self._connection.in_thread("a sampler of the base model", create))
+        return await self._snapshot(await self._restored(checkpoint, self._service.create_training_client_from_state))
 
-    def _sample_with(self, client: tinker.SamplingClient) -> TinkerSampler:
+    async def _snapshot(self, client: tinker.TrainingClient) -> TinkerSampler:
+        # The client's own coroutine for this blocks whatever else the event loop has to do.
+        return self._sampler_of(await self._connection.in_thread("a sampler", client.save_weights_and_get_sampling_client))
+
+    def _sampler_of(self, client: tinker.SamplingClient) -> TinkerSampler:
         return TinkerSampler(client, self.chat, self._connection, context=self.context, seed=self._seed)
 
     async def step(self, data: Sequence[Datum], loss: LossName, lr: float) -> StepStats:
@@ -231,21 +228,15 @@ def _stats(
     logprobs = [np.asarray(one["logprobs"].tolist(), np.float32) for one in forward.loss_fn_outputs if "logprobs" in one]
     if [len(one) for one in logprobs] != list(map(len, data)):
         raise EngineError("the service gave no log-probabilities for what was trained on; it may not be the right version")
-    new, old, advantages, mask = (
-        np.concatenate(column)
-        for column in (
-            logprobs,
-            [d.logprobs_T for d in data],
-            [d.advantages_T for d in data],
-            [d.mask_T for d in data],
-        )
-    )
+    new = np.concatenate(logprobs)
+    old = np.concatenate([datum.logprobs_T for datum in data])
+    advantages = np.concatenate([datum.advantages_T for datum in data])
+    mask = np.concatenate([datum.mask_T for datum in data])
     if loss == "cross_entropy":
         value = losses.cross_entropy(new, advantages).value
     else:
-        value = {"importance_sampling": losses.importance_sampling, "ppo": losses.ppo, "cispo": losses.cispo}[loss](
-            new, old, advantages, mask
-        ).value
+        by_name = {"importance_sampling": losses.importance_sampling, "ppo": losses.ppo, "cispo": losses.cispo}
+        value = by_name[loss](new, old, advantages, mask).value
     skipped = applied.get("skipped", 0.0) > 0
     if not math.isfinite(value) and not skipped:
         raise EngineError(
