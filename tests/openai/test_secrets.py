@@ -271,9 +271,9 @@ def test_innocent_words_of_a_reply_are_left_alone():
 
 def test_a_secret_that_is_still_coming_is_held_back():
     secrets = Secrets([KEY])
-    assert secrets.begun(f"so {KEY[:10]}") == 10
-    assert secrets.begun(f"so {KEY[1:10]}") == 0
-    assert secrets.begun("s") == 1
+    assert secrets.secret_start(f"so {KEY[:10]}") == 10
+    assert secrets.secret_start(f"so {KEY[1:10]}") == 0
+    assert secrets.secret_start("s") == 1
 
 
 def test_importing_peergrad_imports_no_client():

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from peergrad.debate.types import Ask, Reply, Tokens, Usage, only_text
+from peergrad.debate.types import Ask, Tokens, Usage, only_text
 from peergrad.engines.base import OnText
 from peergrad.engines.openai.errors import ErrorResponse, RetryableError, as_list
 from peergrad.engines.shared.sampling import decode
@@ -85,6 +85,16 @@ class Completion:
             raise RetryableError("the stream ended before the answer did")
         return self
 
+    def tokens(self, ask: Ask, text: str) -> Tokens | None:
+        """The tokens of the reply, if all that training needs is there and belongs to this very text."""
+        if not self.prompt or not self.ids or len(self.ids) != len(self.sampled):
+            return None
+        spelt, starts = decode([piece for _, piece in self.sampled])
+        # What the last token says beyond the text (an end of turn, the rest after a stop text) is not part of the reply.
+        if not spelt.startswith(text) or starts[-1] > len(text.encode()):
+            return None
+        return Tokens.of(self.prompt, self.ids, [logprob for logprob, _ in self.sampled], starts, ask.temperature)
+
 
 class ListenerError(Exception):
     """The listener failed, not the server."""
@@ -110,7 +120,7 @@ class ReplyStream:
         if self._stopped or not piece:
             return
         text = self._secrets.hide(self._held + piece)
-        end = len(text) - self._secrets.begun(text)
+        end = len(text) - self._secrets.secret_start(text)
         text, self._held = text[:end], text[end:]
         seen = self._tail + text
         until_stop = cut(seen, self._ask.stop)
@@ -143,11 +153,6 @@ class ReplyStream:
             raise ListenerError(error) from None
 
 
-def reply(completion: Completion, ask: Ask, text: str, *, truncated: bool, tokens: bool) -> Reply:
-    """The reply, with its tokens if all that training needs is there and belongs to this very text."""
-    return Reply(text, truncated, _tokens(completion, ask, only_text(text)) if tokens else None, completion.usage)
-
-
 def cut(text: str, stops: Sequence[str], start: int = 0) -> str | None:
     """The text up to the end of the first stop text in it, if there is one at or after ``start``."""
     ends = [at + len(stop) for stop in stops if (at := text.find(stop, start)) >= 0]
@@ -157,18 +162,6 @@ def cut(text: str, stops: Sequence[str], start: int = 0) -> str | None:
 def open_section(text: str, stop: str) -> bool:
     """Whether the text ends within the section that the stop text, a closing tag, would close."""
     return stop.startswith("</") and text.rfind(f"<{stop[2:]}") > text.rfind(stop)
-
-
-def _tokens(completion: Completion, ask: Ask, text: str) -> Tokens | None:
-    if not completion.prompt or not completion.ids or len(completion.ids) != len(completion.sampled):
-        return None
-    spelt, starts = decode([piece for _, piece in completion.sampled])
-    # What the last token says beyond the text (an end of turn, the rest after a stop text) is not part of the reply.
-    if not spelt.startswith(text) or starts[-1] > len(text.encode()):
-        return None
-    return Tokens.of(
-        completion.prompt, completion.ids, [logprob for logprob, _ in completion.sampled], starts, ask.temperature
-    )
 
 
 def _text(content: object) -> str:

@@ -46,9 +46,9 @@ class ConcurrencyLimit:
         self._limit = min(self._most, self._limit + _RAISE)
         self._admit()
 
-    def lower_limit(self, begun: float) -> None:
+    def lower_limit(self, started: float) -> None:
         """A request begun at this moment met a busy server. Those begun before the limit was lowered say nothing new."""
-        if begun >= self._lowered_at:
+        if started >= self._lowered_at:
             self._limit = max(1.0, self._limit * _LOWER)
             self._lowered_at = asyncio.get_running_loop().time()
 

@@ -19,9 +19,9 @@ import openai
 
 from peergrad.debate.errors import EngineError, Halted, UserError
 from peergrad.debate.sampler import Answer, all_of
-from peergrad.debate.types import Ask, Reply
+from peergrad.debate.types import Ask, Reply, only_text
 from peergrad.engines.base import ApiConfig, EngineConfig, OnText
-from peergrad.engines.openai.completions import Completion, ListenerError, ReplyStream, cut, open_section, reply
+from peergrad.engines.openai.completions import Completion, ListenerError, ReplyStream, cut, open_section
 from peergrad.engines.openai.concurrency import ConcurrencyLimit
 from peergrad.engines.openai.errors import ErrorResponse, RejectedRequest, RetryableError, error_for
 from peergrad.engines.openai.requests import ServerFields
@@ -157,23 +157,22 @@ class Api:
 
     def _read(self, ask: Ask, completion: Completion, fields: ServerFields) -> Reply | None:
         """The reply with its stop text (SPEC 3.11); ``None`` if the server may have cut one off, and is to be sent none."""
-        text = self._secrets.hide(completion.text)
-        tokens = self._tokens
+        text, truncated = self._secrets.hide(completion.text), False
         if (until_stop := cut(text, ask.stop)) is not None:
             self._keeps_stop |= fields.stop
-            return reply(completion, ask, until_stop, truncated=False, tokens=tokens)
-        if not fields.stop or not ask.stop or completion.finish not in ("stop", None):
-            return reply(completion, ask, text, truncated=completion.finish == "length", tokens=tokens)
-        if completion.stop_text in ask.stop:
+            text = until_stop
+        elif not fields.stop or not ask.stop or completion.finish not in ("stop", None):
+            truncated = completion.finish == "length"
+        elif completion.stop_text in ask.stop:
             if not text and completion.reasoned:  # it stopped in the middle of its reasoning, which is no reply
                 return None
-            return reply(completion, ask, text + completion.stop_text, truncated=False, tokens=tokens)
-        if completion.names_stop or self._keeps_stop:  # then the model ended without it
-            return reply(completion, ask, text, truncated=False, tokens=tokens)
-        if self.config.stops == "exact":
-            return None
-        closing = next((stop for stop in ask.stop if open_section(text, stop)), "")
-        return reply(completion, ask, text + closing, truncated=False, tokens=tokens)
+            text += completion.stop_text
+        elif not (completion.names_stop or self._keeps_stop):  # else the model ended without it
+            if self.config.stops == "exact":
+                return None
+            text += next((stop for stop in ask.stop if open_section(text, stop)), "")
+        tokens = completion.tokens(ask, only_text(text)) if self._tokens else None
+        return Reply(text, truncated, tokens, completion.usage)
 
     async def _retry(self, body: Mapping[str, Any], stream: ReplyStream | None, until: float) -> Completion:
         """Send a request, and again while that may help. That a server is busy is no failure: only the deadline ends it."""
@@ -206,7 +205,9 @@ class Api:
             stream.restart()
         try:
             async with asyncio.timeout(seconds):  # over all of it: a time-out per read lets a body drip for ever
-                return await (self._streamed(body, stream) if stream else self._whole(body))
+                if stream:
+                    return await self._streamed(body, stream)
+                return _completion(await self._client.post(_PATH, cast_to=httpx2.Response, body=body))
         except TimeoutError:
             raise RetryableError(f"{self.server} gave no whole answer within {seconds:g} s") from None
         except openai.APIStatusError as error:
@@ -233,9 +234,6 @@ class Api:
         """Each of http and https, said to a server of the other, fails in its own way."""
         likely = isinstance(cause, httpx2.ConnectTimeout | httpx2.ProtocolError) or "SSL" in str(cause).upper()
         return f"; is it {self._client.base_url.scheme} that this server speaks?" if likely and not self._answered else ""
-
-    async def _whole(self, body: Mapping[str, Any]) -> Completion:
-        return _completion(await self._client.post(_PATH, cast_to=httpx2.Response, body=body))
 
     async def _streamed(self, body: Mapping[str, Any], stream: ReplyStream) -> Completion:
         completion = Completion()

@@ -106,7 +106,7 @@ class Chat:
 
     def tokens(self, messages: Sequence[Message], text: str, temperature: float) -> Tokens:
         """Somebody else's words as the tokens of a reply to these messages, with log-probability 0."""
-        prompt_T, ids = self.prompt(messages), self._encode_plain(text)
+        prompt_T, ids = self.prompt(messages), self._encode(_HOLE.format(0), [Message("assistant", text)], "")
         return Tokens.of(prompt_T.tolist(), ids, [0.0] * len(ids), self.text(ids)[1], temperature)
 
     def text(self, ids: Sequence[int]) -> tuple[str, list[int]]:
@@ -163,10 +163,6 @@ class Chat:
             whole += [next(back)] if id in self._mark_ids else self._spelled[id]
             last = place + 1
         return whole + ids[last:]
-
-    def _encode_plain(self, text: str) -> list[int]:
-        """The tokens of words that go on from others."""
-        return self._encode(_HOLE.format(0), [Message("assistant", text)], "")
 
 
 def _any_of(names: Iterable[str]) -> re.Pattern[str]:

@@ -61,7 +61,7 @@ class Secrets:
             text = text.replace(value, HIDDEN)
         return text
 
-    def begun(self, text: str) -> int:
+    def secret_start(self, text: str) -> int:
         """How many characters at the end of a reply that is still coming may be the beginning of a secret."""
         longest = 0
         for value in self._values:
