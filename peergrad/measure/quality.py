@@ -31,7 +31,7 @@ def vote_counts(scored: Scored, right: Truth) -> Counts:
             counted["votes/accuracy"].append(share)
     turns_of: dict[int, list[int]] = defaultdict(list)
     for index, turn in enumerate(scored.debate.turns):
-        if turn.answers:
+        if turn.asked_to_answer:
             turns_of[turn.agent].append(index)
     if scored.tally.votes and (won := winner_is_right(scored, right)) is not None:
         counted["votes/winner_is_right"].append(won)
@@ -56,7 +56,7 @@ def winner_is_right(scored: Scored, right: Truth) -> float | None:
 
     ``None`` if it is not known of any of them.
     """
-    last = {turn.agent: index for index, turn in enumerate(scored.debate.turns) if turn.answers}
+    last = {turn.agent: index for index, turn in enumerate(scored.debate.turns) if turn.asked_to_answer}
     rates = win_rate(scored.debate.agents, scored.tally.votes)
     best = [agent for agent, rate in enumerate(rates) if rate == max(rates)]
     known = [truth for agent in best if (truth := right[last[agent]] if agent in last else False) is not None]

@@ -6,7 +6,7 @@ import asyncio
 
 from peergrad.learn.losses import LossName
 from peergrad.learn.trainer import Fault, StepStats
-from peergrad.measure.lost import Updates, retried
+from peergrad.measure.history import Updates, retried
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.skipped import MOST_FILES, Skipped
 from peergrad.runs.watch import Watcher
