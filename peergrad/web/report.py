@@ -123,7 +123,7 @@ def _alarms(history: RunHistory, run: Run) -> Safe | None:
 def _too_many_lost(made: Updates, run: Run) -> Safe | None:
     if not made.too_many:
         return None
-    return tag("p", made.warning("skipped/ in the run's folder" if Skipped(run.path).kept() else None), class_="lost")
+    return tag("p", made.warning("skipped/ in the run's folder" if Skipped(run.path).files() else None), class_="lost")
 
 
 def _made_with(facts: Mapping[str, Any], config: TrainConfig | None) -> Safe:
