@@ -12,7 +12,7 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
 from peergrad.debate.imports import is_import_path, own_functions
 from peergrad.debate.protocol import imported_protocol
-from peergrad.engines.config import ApiConfig, EngineConfig, UpdateConfig
+from peergrad.engines.base import ApiConfig, EngineConfig, UpdateConfig
 from peergrad.learn.train import LearnRules
 from peergrad.measure.alarms import AlarmRule
 from peergrad.measure.budget import Cost

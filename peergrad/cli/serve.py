@@ -14,7 +14,7 @@ import tyro
 from peergrad.cli.flags import Inline, say
 from peergrad.debate.bounds import Range
 from peergrad.debate.errors import UserError
-from peergrad.engines.config import EngineConfig
+from peergrad.engines.base import EngineConfig
 from peergrad.engines.shared.addresses import is_loopback
 from peergrad.settings import check
 

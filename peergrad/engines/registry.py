@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import nearest
 from peergrad.debate.imports import imported, is_import_path, where_it_failed
-from peergrad.engines.base import Engine, Model, Setup, Trainer
-from peergrad.engines.config import EngineConfig, UpdateConfig
+from peergrad.engines.base import Engine, EngineConfig, Model, Setup, Trainer, UpdateConfig
 from peergrad.engines.tinker import address as tinker
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Reading what a server answers (SPEC 1, 3.11, 6.7). The body is the world's: nothing in it is taken on trust."""
+"""Reading what a server answers, whole or as it comes in (SPEC 1, 3.11, 6.7). Nothing in it is taken on trust."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from peergrad.debate.types import Ask, Reply, Tokens, Usage, only_text
-from peergrad.engines.openai.errors import ErrorResponse, RetryableError
-from peergrad.engines.shared.decode import decode
+from peergrad.engines.base import OnText
+from peergrad.engines.openai.errors import ErrorResponse, RetryableError, as_list
+from peergrad.engines.shared.sampling import decode
+from peergrad.engines.shared.secrets import Secrets
 
 _BROKEN = ("error", "abort")  # finish reasons of a server that gave up
 
@@ -46,7 +48,7 @@ class Completion:
             raise ErrorResponse.within(cast("object", error))
         self.usage = _usage(top.get("usage")) or self.usage
         self.prompt = _ids(top.get("prompt_token_ids")) or self.prompt
-        for choice in _list(top.get("choices")):
+        for choice in as_list(top.get("choices")):
             choice = _object(choice, "a choice")
             if choice.get("index") in (0, None):  # of several choices the first is the answer
                 self.answered = True
@@ -82,6 +84,63 @@ class Completion:
         if stream and self.finish is None:
             raise RetryableError("the stream ended before the answer did")
         return self
+
+
+class ListenerError(Exception):
+    """The listener failed, not the server."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__("the listener failed")
+        self.cause = cause
+
+
+class ReplyStream:
+    """The reply to one ask, on its way to a listener. In the end the pieces since the last ``None`` are exactly its text."""
+
+    def __init__(self, ask: Ask, on_text: OnText, secrets: Secrets) -> None:
+        self._ask, self._on_text, self._secrets = ask, on_text, secrets
+        self._reach = max(map(len, ask.stop), default=1) - 1  # how far back a stop text may have begun
+        self._sent: list[str] = []
+        self._held = ""  # may turn out to be a secret
+        self._tail = ""  # the end of what was sent
+        self._stopped = False
+
+    def add(self, piece: str) -> None:
+        """Pass the next piece on, but for what comes after a stop text and what may turn out to be a secret."""
+        if self._stopped or not piece:
+            return
+        text = self._secrets.hide(self._held + piece)
+        end = len(text) - self._secrets.begun(text)
+        text, self._held = text[:end], text[end:]
+        seen = self._tail + text
+        until_stop = cut(seen, self._ask.stop)
+        self._stopped = until_stop is not None
+        self._send((until_stop or seen)[len(self._tail) :])
+        self._tail = seen[max(0, len(seen) - self._reach) :]
+
+    def finish(self, text: str) -> None:
+        """The whole reply is there."""
+        if not text.startswith("".join(self._sent)):
+            self.restart()
+        self._send(text[len("".join(self._sent)) :])
+
+    def restart(self) -> None:
+        """Another attempt is made: what was sent is void."""
+        sent, self._sent = self._sent, []
+        self._held, self._tail, self._stopped = "", "", False
+        if sent:
+            self._call(None)
+
+    def _send(self, text: str) -> None:
+        if text:
+            self._sent.append(only_text(text))
+            self._call(self._sent[-1])
+
+    def _call(self, piece: str | None) -> None:
+        try:
+            self._on_text(self._ask, piece)
+        except Exception as error:
+            raise ListenerError(error) from None
 
 
 def reply(completion: Completion, ask: Ask, text: str, *, truncated: bool, tokens: bool) -> Reply:
@@ -143,7 +202,7 @@ def _ids(value: object) -> list[int] | None:
 
 def _sampled(value: object) -> list[tuple[float, bytes]]:
     tokens: list[tuple[float, bytes]] = []
-    for entry in _list(cast("Mapping[str, Any]", value).get("content")) if isinstance(value, Mapping) else []:
+    for entry in as_list(cast("Mapping[str, Any]", value).get("content")) if isinstance(value, Mapping) else []:
         token = cast("Mapping[str, Any]", entry) if isinstance(entry, Mapping) else {}
         logprob, piece = token.get("logprob"), token.get("bytes")
         if not isinstance(logprob, int | float) or not math.isfinite(logprob) or not isinstance(piece, list):
@@ -152,10 +211,6 @@ def _sampled(value: object) -> list[tuple[float, bytes]]:
             return []
         tokens.append((float(logprob), bytes(cast("list[int]", piece))))
     return tokens
-
-
-def _list(value: object) -> list[object]:
-    return cast("list[object]", value) if isinstance(value, list) else []
 
 
 def _object(value: object, what: str) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import random
 import re
@@ -15,23 +16,20 @@ from typing import Any
 
 import httpx2
 import openai
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from peergrad.debate.errors import EngineError, Halted, UserError
 from peergrad.debate.sampler import Answer, all_of
 from peergrad.debate.types import Ask, Reply
-from peergrad.engines.base import OnText
-from peergrad.engines.config import ApiConfig, EngineConfig
-from peergrad.engines.openai.address import OPENAI, address, key
-from peergrad.engines.openai.completions import Completion, cut, open_section, reply
+from peergrad.engines.base import ApiConfig, EngineConfig, OnText
+from peergrad.engines.openai.completions import Completion, ListenerError, ReplyStream, cut, open_section, reply
 from peergrad.engines.openai.concurrency import ConcurrencyLimit
 from peergrad.engines.openai.errors import ErrorResponse, RejectedRequest, RetryableError, error_for
 from peergrad.engines.openai.requests import ServerFields
-from peergrad.engines.openai.streaming import ListenerError, ReplyStream
-from peergrad.engines.shared.addresses import host
+from peergrad.engines.shared.addresses import host, service_address
 from peergrad.engines.shared.meter import Meter
 from peergrad.engines.shared.secrets import Secrets
 
+OPENAI = "https://api.openai.com/v1"
 _PATH = "/chat/completions"
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
 _FIRST_ATTEMPTS = 3  # with a server that has never answered
@@ -64,8 +62,8 @@ class Api:
             raise UserError("model: is empty; give the name the server knows it by")
         if self.meter.in_money and not (config.price_in or config.price_out):
             raise UserError("budget_usd: needs to know what tokens cost; give price_in and price_out")
-        url = address(engine.base_url, environ)
-        secret = key(config.key_env, url, environ)
+        url = service_address(engine.base_url, "OPENAI_BASE_URL", OPENAI, environ)
+        secret = _key(config.key_env, url, environ)
         self.server = f"{engine.model} at {host(url)}"
         self._model, self._deadline_s, self._seed, self._tokens = engine.model, engine.deadline_s, seed, tokens
         headers = environ.get("OPENAI_CUSTOM_HEADERS", "")
@@ -180,38 +178,26 @@ class Api:
     async def _retry(self, body: Mapping[str, Any], stream: ReplyStream | None, until: float) -> Completion:
         """Send a request, and again while that may help. That a server is busy is no failure: only the deadline ends it."""
         busy = failed = 0
-        most = self.config.retries + 1
-
-        def wait(state: RetryCallState) -> float:
-            nonlocal busy, failed
-            error = _error(state)
-            busy, failed = busy + error.busy, failed + (not error.busy)
-            return _wait(error.retry_after_s, busy if error.busy else failed)
-
-        def stop(state: RetryCallState) -> bool:
-            attempts = min(most, _FIRST_ATTEMPTS) if _error(state).wrong_server and not self._answered else most
-            return failed >= attempts or time.monotonic() + state.upcoming_sleep >= until
-
-        retrying = AsyncRetrying(retry=retry_if_exception_type(RetryableError), wait=wait, stop=stop, reraise=True)
-        try:
-            return await retrying(self._attempt, body, stream, until)
-        except RetryableError as error:
-            if error.wrong_server and not self._answered:
-                raise UserError(f"base_url: {error}; start the server, or correct the address") from None
-            asks = f"; it asks to wait {error.retry_after_s:g} s" if error.retry_after_s else ""
-            raise EngineError(f"{error}{asks}; given up after {retrying.statistics['attempt_number']} attempts") from None
-
-    async def _attempt(self, body: Mapping[str, Any], stream: ReplyStream | None, until: float) -> Completion:
-        """One attempt, by which the number of requests at a time settles at what the server bears."""
-        begun = asyncio.get_running_loop().time()
-        try:
-            completion = await self._send(body, stream, until)
-        except RetryableError as error:
-            if error.busy:
-                self._limit.lower_limit(begun)
-            raise
-        self._limit.raise_limit()
-        return completion
+        while True:
+            started = asyncio.get_running_loop().time()
+            try:
+                completion = await self._send(body, stream, until)
+            except RetryableError as error:
+                if error.busy:
+                    self._limit.lower_limit(started)
+                busy, failed = busy + error.busy, failed + (not error.busy)
+                wait_s = _wait_s(error.retry_after_s, busy if error.busy else failed)
+                wrong = error.wrong_server and not self._answered
+                attempts = min(self.config.retries + 1, _FIRST_ATTEMPTS if wrong else math.inf)
+                if failed >= attempts or time.monotonic() + wait_s >= until:
+                    if wrong:
+                        raise UserError(f"base_url: {error}; start the server, or correct the address") from None
+                    asks = f"; it asks to wait {error.retry_after_s:g} s" if error.retry_after_s else ""
+                    raise EngineError(f"{error}{asks}; given up after {busy + failed} attempts") from None
+            else:
+                self._limit.raise_limit()
+                return completion
+            await asyncio.sleep(wait_s)
 
     async def _send(self, body: Mapping[str, Any], stream: ReplyStream | None, until: float) -> Completion:
         seconds = max(0.0, min(self.config.timeout_s, until - time.monotonic()))
@@ -279,16 +265,20 @@ def _completion(response: httpx2.Response) -> Completion:
     raise RetryableError(f"{why}, but {kind}: {text}" if text else f"{why}, but nothing", wrong_server=True)
 
 
-def _error(state: RetryCallState) -> RetryableError:
-    error = state.outcome.exception() if state.outcome else None
-    assert isinstance(error, RetryableError)
-    return error
-
-
-def _wait(retry_after_s: float | None, times: int) -> float:
+def _wait_s(retry_after_s: float | None, times: int) -> float:
     """How long until the next attempt: twice as long each time, no less than the server says, never all at one moment."""
     longer = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** min(times - 1, 10)) * random.uniform(0.5, 1)
     return max(longer, (retry_after_s or 0.0) * random.uniform(1, 1.1))
+
+
+def _key(name: str, url: str, environ: Mapping[str, str]) -> str | None:
+    """The key in a variable, or ``None`` for a server that may need none."""
+    value = environ.get(name, "").strip()
+    if value and not (value.isascii() and value.isprintable() and " " not in value):
+        raise UserError(f"{name}: holds no key: there are spaces, line ends or odd characters in it")
+    if not value and (name != ApiConfig.key_env or host(url) == host(OPENAI)):
+        raise UserError(f"{name}: is not set; put the key of {host(url)} into it")
+    return value or None
 
 
 def _client(config: ApiConfig, url: str, secret: str | None) -> openai.AsyncOpenAI:

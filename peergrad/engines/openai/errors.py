@@ -84,7 +84,7 @@ class ErrorResponse(Exception):  # noqa: N818
     @property
     def params(self) -> frozenset[str]:
         """The fields of a request that it is about, as far as it names them apart."""
-        places = [(part.get("param"), *_list(part.get("loc"))) for part in self._parts()]
+        places = [(part.get("param"), *as_list(part.get("loc"))) for part in self._parts()]
         return frozenset(name for place in places for name in place if isinstance(name, str))
 
     @property
@@ -103,7 +103,7 @@ class ErrorResponse(Exception):  # noqa: N818
 
     def _parts(self) -> list[Mapping[str, Any]]:
         """Its fields, and those of the single errors that some servers list."""
-        listed = _list(self.fields.get("detail"))
+        listed = as_list(self.fields.get("detail"))
         return [self.fields, *(cast("Mapping[str, Any]", part) for part in listed if isinstance(part, Mapping))]
 
     def _messages(self) -> list[str]:
@@ -169,5 +169,5 @@ def _target(headers: Mapping[str, str]) -> str:
     return ", to another path of the same server" if location else ""
 
 
-def _list(value: object) -> list[object]:
+def as_list(value: object) -> list[object]:
     return cast("list[object]", value) if isinstance(value, list) else []

@@ -1,8 +1,9 @@
-"""Addresses of servers, and the environment variables that hold their keys. No sentence repeats what may be a secret."""
+"""Addresses of servers. No sentence repeats what may be a secret."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -24,12 +25,13 @@ def check_address(url: str, where: str) -> None:
         raise UserError(f"{where}: ends in ?… or #…; leave that out and put the key into the environment")
 
 
-def check_variable(name: str) -> None:
-    """Refuse what is no environment variable's name: it may be the key itself."""
-    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
-        raise UserError(
-            "key_env: is no name of an environment variable (capitals, digits and _); give the name, never the key itself"
-        )
+def service_address(base_url: str | None, variable: str, default: str, environ: Mapping[str, str]) -> str:
+    """Where a service is: at ``base_url``, or else where an environment variable says, or else at its usual address."""
+    for url, where in ((base_url, "base_url"), (environ.get(variable, "").strip(), variable)):
+        if url:
+            check_address(url, where)
+            return url
+    return default
 
 
 def host(url: str) -> str:

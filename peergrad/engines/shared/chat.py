@@ -22,7 +22,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.types import Ids, Message, Tokens
-from peergrad.engines.shared.decode import decode
+from peergrad.engines.shared.sampling import decode
 
 # Stands for a message's words while the template is rendered: private-use characters, which no template looks for.
 _HOLE = "\ue000{}\ue001"

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from peergrad.debate.errors import UserError
-from peergrad.engines.config import EngineConfig, UpdateConfig
-from peergrad.engines.shared.addresses import check_address, host, is_loopback
+from peergrad.engines.base import EngineConfig, UpdateConfig
+from peergrad.engines.shared.addresses import host, is_loopback, service_address
 
 KEY_ENV = "TINKER_API_KEY"
 HOSTED = "https://tinker.thinkingmachines.dev/services/tinker-prod"
@@ -18,11 +18,7 @@ CHECKPOINT = "tinker.json"  # the file in a run's checkpoint that says where the
 
 def address(base_url: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
     """Where the service is: at ``base_url``, or else at TINKER_BASE_URL, or else the hosted one."""
-    for url, where in ((base_url, "base_url"), (environ.get("TINKER_BASE_URL", "").strip(), "TINKER_BASE_URL")):
-        if url:
-            check_address(url, where)
-            return url.rstrip("/")
-    return HOSTED
+    return service_address(base_url, "TINKER_BASE_URL", HOSTED, environ).rstrip("/")
 
 
 def key(url: str, environ: Mapping[str, str] = os.environ) -> str:

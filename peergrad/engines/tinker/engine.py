@@ -21,7 +21,7 @@ import tinker
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
 from peergrad.debate.types import Ask, Floats, Tokens
-from peergrad.engines.config import EngineConfig, UpdateConfig
+from peergrad.engines.base import EngineConfig, UpdateConfig
 from peergrad.engines.shared.chat import load_chat
 from peergrad.engines.tinker.address import CHECKPOINT, address, check_settings, key
 from peergrad.engines.tinker.connection import Connection

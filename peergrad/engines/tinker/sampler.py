@@ -10,7 +10,7 @@ from peergrad.debate.errors import EngineError
 from peergrad.debate.sampler import Answer, all_of
 from peergrad.debate.types import Ask, Reply, Tokens
 from peergrad.engines.shared.chat import Chat
-from peergrad.engines.shared.seeds import seed_of
+from peergrad.engines.shared.sampling import seed_of
 from peergrad.engines.tinker.connection import Connection
 
 

@@ -22,7 +22,7 @@ from peergrad.engines.local.model.memory import catch_out_of_memory
 from peergrad.engines.local.sample.scheduler import Job
 from peergrad.engines.local.train.scoring import logprobs
 from peergrad.engines.shared.chat import Chat
-from peergrad.engines.shared.seeds import seed_name
+from peergrad.engines.shared.sampling import seed_name
 
 if TYPE_CHECKING:
     from peergrad.engines.local.engine import Local
