@@ -18,8 +18,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from peergrad.measure import statistics as interval
-from peergrad.measure.correlation import correlation, correlation_difference
-from peergrad.measure.statistics import _t  # pyright: ignore[reportPrivateUsage]
+from peergrad.measure.statistics import (
+    _t,  # pyright: ignore[reportPrivateUsage]
+    correlation,
+    correlation_difference,
+)
 from tests.measure.simulated import AVERAGES, HARD, MEASURES, PAIRED, VOTES, YES_OR_NO, Setting, exact_coverage
 from tests.measure.test_correlation import rewarded
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from peergrad.learn.train import Step
 from peergrad.measure.alarms import Alarm, History
-from peergrad.measure.batch import DebateBatch
+from peergrad.measure.metrics import DebateBatch
 
 
 def vote_length(batch: DebateBatch) -> dict[str, float]:

@@ -11,8 +11,7 @@ from peergrad.config import KeepConfig
 from peergrad.debate.play import Played
 from peergrad.learn.train import Step, Stopped
 from peergrad.measure.alarms import Alarm, alarms
-from peergrad.measure.batch import DebateBatch
-from peergrad.measure.metrics import measure
+from peergrad.measure.metrics import DebateBatch, measure
 from peergrad.web.report import report
 from tests.helpers import parallel
 from tests.runs.test_run import PARROT, run

@@ -12,9 +12,8 @@ from peergrad import Question, RewardRules, Run, UserError, dump, load, score
 from peergrad.cli.eval import _trained_on, base_settings
 from peergrad.debate.imports import imported
 from peergrad.learn.train import LearnRules
-from peergrad.measure.batch import DebateBatch
-from peergrad.measure.debates import rewards
 from peergrad.measure.grades import truth_of
+from peergrad.measure.metrics import DebateBatch, rewards
 from peergrad.measure.preflight import Sample, gates
 from peergrad.measure.rescore import rescore
 from peergrad.runs.export import export

@@ -29,7 +29,7 @@ def test_rooms_import_downwards_only():
         ("learn/losses.py", "import peergrad.engines.shared.meter"),
         ("engines/tinker/address.py", "import peergrad.engines.openai.errors"),
         ("engines/shared/secrets.py", "import peergrad.engines.local"),
-        ("measure/quality.py", "import peergrad.web.report"),
+        ("measure/counts.py", "import peergrad.web.report"),
         ("learn/losses.py", "import torch"),
         ("debate/types.py", "import pydantic"),
         ("debate/sampler.py", "import openai"),

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from peergrad.cli.flags import Flag
 from peergrad.debate.errors import UserError
-from peergrad.measure.result import compared
+from peergrad.measure.outcome import compared
 from peergrad.runs.eval_folder import read_result
 from peergrad.terminal.result import print_comparison
 

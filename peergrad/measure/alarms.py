@@ -15,6 +15,7 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.imports import call_own
 from peergrad.learn.advantages import has_signal
 from peergrad.learn.train import Step
+from peergrad.measure.history import mean
 from peergrad.reward.rewards import Scored
 
 WINDOW = 5
@@ -110,13 +111,6 @@ def alarms(history: History, step: Step, own: Mapping[str, AlarmRule] | None = N
             raise UserError(f"alarms: {path}: gave {type(alarm).__name__}; give an Alarm, or None where all is well")
         sounding += [alarm] if alarm else []
     return sounding
-
-
-def mean(lines: History, name: str, weight: str | None = None) -> float | None:
-    """The mean of a metric over the lines that have it, weighted by another metric if told."""
-    known = [(line[name], 1.0 if weight is None else line.get(weight)) for line in lines if line.get(name) is not None]
-    total = sum(by for _, by in known if by)
-    return sum(value * by for value, by in known if by) / total if total else None
 
 
 def _first_debates(step: Step, chosen: Callable[[Scored], bool]) -> tuple[str, ...]:

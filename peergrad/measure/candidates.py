@@ -14,12 +14,12 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
 from peergrad.debate.types import Debate, Question
 from peergrad.learn.advantages import Values, advantages, has_signal
-from peergrad.measure.grades import Grader, Truth, final_grades, known_grades, truth
-from peergrad.measure.quality import vote_right
+from peergrad.measure.counts import vote_right
+from peergrad.measure.grades import Truth, final_grades, known_grades, truth
 from peergrad.reward.rewards import RewardRules, Scored, nobody_knows, score_votes
 from peergrad.reward.stream import Stream
 from peergrad.reward.tally import Ballots, SelfVotes, Tally, tally
-from peergrad.tasks.base import Grade
+from peergrad.tasks.base import Grade, Grader
 
 Array = NDArray[np.float64]
 _AT_ONCE = 200

@@ -1,7 +1,8 @@
-"""Which answers are right: every solution of some debates, graded once."""
+"""Which answers are right: every solution of some debates, graded once; and how right k answers to a question are."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 from operator import attrgetter
@@ -18,11 +19,11 @@ def truth_of(task: Task) -> Callable[[Debate], rewards.Truth]:
 
     def of(debate: Debate) -> rewards.Truth:
         @cache
-        def right(turn: int) -> bool | None:
-            said = debate.turns[turn]
-            if not said.answers:
+        def right(index: int) -> bool | None:
+            turn = debate.turns[index]
+            if not turn.answers:
                 return None
-            grade = UNANSWERED if said.solution is None else task.grade(debate.question, said.solution)
+            grade = UNANSWERED if turn.solution is None else task.grade(debate.question, turn.solution)
             return None if grade.timed_out else grade.correct
 
         return right if debate.question.known else rewards.nobody_knows
@@ -62,3 +63,17 @@ def final_grades(debate: Debate, grades: Sequence[Grade], rounds: int | None = N
 def truth(grades: Sequence[Grade]) -> Truth:
     """Per turn, whether it is right; ``None`` where nobody knows: the grader ran out of time, or no answer was asked for."""
     return tuple(grade.correct if grade.asked and not grade.timed_out else None for grade in grades)
+
+
+def share_right(answers: Sequence[Grade]) -> float | None:
+    """The share of right answers among those that could be graded in time; ``None`` if there are none."""
+    graded = [answer.correct for answer in answers if not answer.timed_out]
+    return sum(graded) / len(graded) if graded else None
+
+
+def vote_is_right(answers: Sequence[Grade]) -> float:
+    """Whether the most frequent answer is right; between equally frequent ones, the chance that a fair draw is."""
+    times = Counter(answer.answer for answer in answers if answer.answer is not None)
+    right = {answer.answer for answer in answers if answer.correct}
+    top = [answer in right for answer, count in times.items() if count == max(times.values())]
+    return sum(top) / len(top) if top else 0.0

@@ -3,17 +3,72 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from peergrad.measure.lost import Updates
+from peergrad.learn.trainer import NOT_FINITE, RETRIED
 
 Logged = Mapping[str, Any]
 Points = tuple[tuple[float, float | None], ...]
 
 BINS = 200
 _LARGEST = 1e100  # what is beyond it is no measurement, and would leave no room for the rest of the axis
+_MANY = 0.05  # a run that lost a larger share of its updates than this is not the run that was asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """How many updates were asked for and skipped (SPEC 7.5), and how many micro-batches had to be computed again."""
+
+    asked: int = 0
+    skipped: int = 0
+    retried: int = 0
+
+    @staticmethod
+    def of(lines: Iterable[Logged]) -> Updates:
+        """From lines of ``metrics.jsonl``; what is no number there counts for nothing."""
+        return sum(map(_updates, lines), Updates())
+
+    def __add__(self, other: Updates) -> Updates:
+        return Updates(self.asked + other.asked, self.skipped + other.skipped, self.retried + other.retried)
+
+    @property
+    def too_many(self) -> bool:
+        """Whether more than 5 % were skipped."""
+        return self.skipped > _MANY * self.asked
+
+    def __str__(self) -> str:
+        skipped = f"{self.skipped:,} of them skipped" if self.skipped else "none of them skipped"
+        again = f"; {retried(self.retried)}" if self.retried else ""
+        return f"{self.asked:,} update{'s' * (self.asked != 1)}, {skipped}{again}"
+
+    def warning(self, folder: str | None) -> str:
+        """What to tell a person when it was too many. ``folder``: where what reproduces them is."""
+        where = f"what reproduces them is in {folder}" if folder else "optim/skipped in metrics.jsonl says when"
+        share = self.skipped / max(1, self.asked)
+        return (
+            f"{self.skipped:,} of {self.asked:,} updates ({share:.0%}) were skipped because {NOT_FINITE}: "
+            f"nothing was learned from them; {where}"
+        )
+
+
+def retried(count: int) -> str:
+    """Micro-batches that were computed again, in words."""
+    return f"{count:,} micro-batch{'es were' if count != 1 else ' was'} computed again in another way"
+
+
+def _updates(line: Logged) -> Updates:
+    def count(name: str) -> float:
+        value = number(line.get(name))
+        return value if value and 0 <= value <= 1e9 else 0.0
+
+    if line.get("phase") == "warm":
+        return Updates(1, int(count("warm/skipped") > 0), int(count("warm/retried")))
+    if line.get("phase") != "train" or "optim/skipped" not in line:  # nothing to learn from, so no update
+        return Updates()
+    asked = max(1, round(count("optim/updates")))  # runs of before did not say
+    return Updates(asked, math.ceil(min(1.0, count("optim/skipped")) * asked - 1e-6), int(count(RETRIED)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +82,12 @@ class RunHistory:
     @staticmethod
     def of(lines: Sequence[Logged]) -> RunHistory:
         """From what ``Run.metrics`` gives."""
-        phases: dict[str, dict[tuple[int, int], Logged]] = {"train": {}, "eval": {}, "warm": {}}
+        phases: dict[str, dict[tuple[Any, Any], Logged]] = {"train": {}, "eval": {}, "warm": {}}
         for line in lines:
-            phase, step, warm = line.get("phase"), line["step"], line["warm"]
-            if (
-                isinstance(phase, str)
-                and phase in phases
-                and all(type(at) is int and 0 <= at < 10**9 for at in (step, warm))
-            ):
-                phases[phase][step, warm] = line
-        return RunHistory(
-            *(tuple(line for _, line in sorted(found.items(), key=lambda item: item[0])) for found in phases.values())
-        )
+            phase, at = line.get("phase"), (line.get("step"), line.get("warm"))
+            if isinstance(phase, str) and phase in phases and all(type(n) is int and 0 <= n < 10**9 for n in at):
+                phases[phase][at] = line
+        return RunHistory(*(tuple(by_step[at] for at in sorted(by_step)) for by_step in phases.values()))
 
     @property
     def phases(self) -> dict[str, tuple[Logged, ...]]:
@@ -62,9 +111,8 @@ class RunHistory:
     @property
     def span(self) -> tuple[float, float]:
         """The step axis that all curves share."""
-        steps = [line["step"] for line in (*self.train, *self.evals)]
-        low = min(steps, default=0)
-        return float(low), float(max(steps, default=0) if len(set(steps)) > 1 else low + 1)
+        steps = [line["step"] for line in (*self.train, *self.evals)] or [0]
+        return float(min(steps)), float(max(*steps, min(steps) + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +141,11 @@ def points(history: RunHistory, phase: str, name: str) -> Points:
     bins: list[list[tuple[float, float | None]]] = [[] for _ in range(BINS)]
     for x, y in every:
         bins[min(BINS - 1, int((x - low) / (high - low) * BINS))].append((x, y))
-    return tuple(
-        (sum(x for x, _ in inside) / len(inside), _mean([y for _, y in inside if y is not None]))
-        for inside in bins
-        if inside
-    )
+    return tuple((sum(x for x, _ in inside) / len(inside), _mean([y for _, y in inside])) for inside in bins if inside)
 
 
 def mean(lines: Sequence[Logged], name: str, weight: str | None = None) -> float | None:
-    """The mean of a metric where it was measured, weighted by another one if told."""
+    """The mean of a metric over the lines that have it, weighted by another one if ``weight`` names it."""
     pairs = [(number(line.get(name)), 1.0 if weight is None else number(line.get(weight))) for line in lines]
     known = [(value, by) for value, by in pairs if value is not None and by]
     total = sum(by for _, by in known)
@@ -124,13 +168,14 @@ def alarmed(train: Sequence[Logged]) -> list[Alarmed]:
     open_: dict[str, Alarmed] = {}
     done: list[Alarmed] = []
     for line in train:
-        sounding = line.get("alarms")
-        heard = {name[:80] for name in sounding if isinstance(name, str)} if isinstance(sounding, list) else set[str]()
-        done += [open_.pop(name) for name in sorted(set(open_) - heard)]
-        for name in sorted(heard):
+        logged = line.get("alarms")
+        sounding = {name[:80] for name in logged if isinstance(name, str)} if isinstance(logged, list) else set[str]()
+        done += [open_.pop(name) for name in sorted(set(open_) - sounding)]
+        for name in sorted(sounding):
             open_[name] = Alarmed(name, open_[name].first if name in open_ else line["step"], line["step"])
     return sorted([*done, *open_.values()], key=lambda alarm: (alarm.first, alarm.name))
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None

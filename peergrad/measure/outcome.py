@@ -1,22 +1,23 @@
-"""What an evaluation found, question by question (SPEC 9.1): what tables, intervals and comparisons are made of."""
+"""What an evaluation measured (SPEC 9.1): question by question, and as a result with means, intervals and differences."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
+from typing import Any
 
 from peergrad.debate.types import Debate
-from peergrad.measure.answers import share_right, vote_is_right
-from peergrad.measure.batch import Counts, total
 from peergrad.measure.budget import Cost, affordable, cost
-from peergrad.measure.debates import form_counts
-from peergrad.measure.grades import final_grades, truth, turn_grades
-from peergrad.measure.quality import vote_counts, winner_is_right
+from peergrad.measure.counts import Counts, form_counts, total, vote_counts, winner_is_right
+from peergrad.measure.grades import final_grades, share_right, truth, turn_grades, vote_is_right
+from peergrad.measure.statistics import Interval, difference, mean, ratio
 from peergrad.reward.pairwise import win_rate
-from peergrad.reward.rewards import Scored, score
+from peergrad.reward.rewards import score
 from peergrad.tasks.base import Grade, Grader
+
+# What everything is compared with: the best that the same tokens give without debate, where it was measured.
+REFERENCES = ("direct/majority", "direct/correct")
 
 
 @dataclass(frozen=True)
@@ -42,16 +43,15 @@ def direct_outcome(
     ids: Sequence[str], direct: Answers, samples: Sequence[Answers], k: int, grade: Grader, by: Cost
 ) -> Outcome:
     """The likeliest answer, and the first k of independent ones, if there are any: pass@k, avg@k, cons@k."""
-    greedy = _last_answers(direct, grade)
-    values = {"direct/correct": [_share([answer]) for answer in greedy], "direct/format": _formed([[a] for a in greedy])}
+    answers = [[answer] for answer in _last_answers(direct, grade)]
+    values = {"direct/correct": list(map(_share, answers)), "direct/format": list(map(_formed, answers))}
     tokens = {"direct/correct": [_tokens([debate], by) for debate in direct]}
-    counts = [_late([answer]) for answer in greedy]
     if any(samples):
-        drawn = [_last_answers(answers[:k], grade) for answers in samples]
+        drawn = [_last_answers(debates[:k], grade) for debates in samples]
         values |= _at_k(drawn, k, "direct")
-        tokens[f"direct/cons@{k}"] = [_tokens(answers[:k], by) for answers in samples]
-        counts = [_late([answer, *answers]) for answer, answers in zip(greedy, drawn, strict=True)]
-    return Outcome(tuple(ids), values, tokens, _counts(counts))
+        tokens[f"direct/cons@{k}"] = [_tokens(debates[:k], by) for debates in samples]
+        answers = [first + more for first, more in zip(answers, drawn, strict=True)]
+    return Outcome(tuple(ids), values, tokens, _by_name(map(_late, answers)))
 
 
 def debate_outcome(
@@ -63,31 +63,31 @@ def debate_outcome(
     by: Cost,
 ) -> Outcome:
     """The debate after each round and by its votes, beside what the same tokens give without talking to others."""
-    scored = [score(debate) for debate in debates]
-    graded = turn_grades(debates, grade)
-    truths = [truth(given) for given in graded]
-    rounds = max((debate.rounds for debate in debates), default=0)
+    graded = list(zip(debates, turn_grades(debates, grade), strict=True))
     values: dict[str, list[float]] = {}
-    for round_ in range(rounds):
-        values[f"debate/vote_after_round_{round_ + 1}"] = [
-            _vote(final_grades(debate, given, round_ + 1)) for debate, given in zip(debates, graded, strict=True)
-        ]
-    final = [final_grades(debate, given) for debate, given in zip(debates, graded, strict=True)]
-    values |= {"debate/correct": [_share(answers) for answers in final], "debate/format": _formed(final)}
+    for rounds in range(1, max((debate.rounds for debate in debates), default=0) + 1):
+        values[f"debate/vote_after_round_{rounds}"] = [_vote(final_grades(*one, rounds)) for one in graded]
+    final = [final_grades(*one) for one in graded]
+    values |= {"debate/correct": list(map(_share, final)), "debate/format": list(map(_formed, final))}
     values |= _at_k(final, len(final[0]) if final else 0, "debate")
-    won = [winner_is_right(one, right) for one, right in zip(scored, truths, strict=True)]
-    values["debate/winner"] = [float("nan") if one is None else one for one in won]
-    budgets = [int(_tokens([debate], by)) for debate in debates] if counted(debates) else None
-    tokens = {"debate/correct": [_tokens([debate], by) for debate in debates]}
-    counts = [
-        dict(vote_counts(one, right)) | _form_counts(one) | _late(given)
-        for one, right, given in zip(scored, truths, graded, strict=True)
-    ]
-    made = Outcome(tuple(ids), values, tokens, _counts(counts))
-    if budgets is None:  # nobody counted tokens: nothing can be said about equal cost
-        return made
+    values["debate/winner"], counts = [], list[Counts]()
+    for debate, grades in graded:
+        scored, right = score(debate), truth(grades)
+        values["debate/winner"].append(_or_nan(winner_is_right(scored, right)))
+        form = form_counts(scored)
+        counts.append(
+            vote_counts(scored, right)
+            | {name: form[name] for name in ("replies/readable", "replies/truncated", "votes/due_turns_with_vote")}
+            | {"votes/debates_with_vote": (float(bool(scored.tally.votes)), 1.0)}
+            | _late(grades)
+        )
+    prices = [_tokens([debate], by) for debate in debates]
+    outcome = Outcome(tuple(ids), values, {"debate/correct": prices}, _by_name(counts))
+    if not counted(debates):  # nobody counted tokens: nothing can be said about equal cost
+        return outcome
+    budgets = [int(price) for price in prices]
     majority = _bought_outcome("direct", ids, samples, budgets, grade, by)
-    return joined(made, majority, _bought_outcome("alone", ids, alone, budgets, grade, by))
+    return joined(outcome, majority, _bought_outcome("alone", ids, alone, budgets, grade, by))
 
 
 def _bought_outcome(
@@ -98,32 +98,26 @@ def _bought_outcome(
     bought = [answers[:most] for answers, most in zip(drawn, affordable(prices, budgets), strict=True)]
     values = {f"{way}/majority": [_vote(_last_answers(answers, grade)) for answers in bought]}
     tokens = {f"{way}/majority": [_tokens(answers, by) for answers in bought]}
-    return Outcome(tuple(ids), values, tokens, _counts([_chain_counts(way, answers, grade) for answers in bought]))
+    return Outcome(tuple(ids), values, tokens, _by_name(_chain_counts(way, answers, grade) for answers in bought))
 
 
 def seat_outcome(ids: Sequence[str], by_seat: Sequence[Answers], grade: Grader) -> Outcome:
     """The policy in each seat in turn against fixed opponents: ``by_seat[i][q]`` is the debate with the policy in seat i."""
     policy: list[list[float]] = [[] for _ in ids]
     others: list[list[float]] = [[] for _ in ids]
-    won: list[dict[str, tuple[float, float]]] = [{} for _ in ids]
-    late: list[list[Grade]] = [[] for _ in ids]
+    counts: list[list[Counts]] = [[] for _ in ids]
     for seat, debates in enumerate(by_seat):
-        for q, (debate, given) in enumerate(zip(debates, turn_grades(debates, grade), strict=True)):
-            final = final_grades(debate, given)
+        for q, (debate, grades) in enumerate(zip(debates, turn_grades(debates, grade), strict=True)):
+            final = final_grades(debate, grades)
             policy[q].append(_share([final[seat]]))
             others[q].append(_share([answer for agent, answer in enumerate(final) if agent != seat]))
-            late[q] += given
-            tallied = score(debate).tally
-            about = [vote for vote in tallied.votes if seat in (vote.a, vote.b) and vote.author != seat]
-            if about:
-                before = won[q].get("role-averaged/votes_won", (0.0, 0.0))
-                rate = win_rate(debate.agents, tallied.votes)[seat]
-                won[q]["role-averaged/votes_won"] = before[0] + rate * len(about), before[1] + len(about)
-    values = {
-        "role-averaged/correct": [_mean(one) for one in policy],
-        "role-averaged/opponents": [_mean(one) for one in others],
-    }
-    return Outcome(tuple(ids), values, {}, _counts([one | _late(given) for one, given in zip(won, late, strict=True)]))
+            counts[q].append(_late(grades))
+            votes = score(debate).tally.votes
+            if about := sum(seat in (vote.a, vote.b) and vote.author != seat for vote in votes):
+                rate = win_rate(debate.agents, votes)[seat]
+                counts[q].append({"role-averaged/votes_won": (rate * about, float(about))})
+    values = {"role-averaged/correct": list(map(_mean, policy)), "role-averaged/opponents": list(map(_mean, others))}
+    return Outcome(tuple(ids), values, {}, _by_name(map(total, counts)))
 
 
 def joined(first: Outcome, *others: Outcome) -> Outcome:
@@ -143,15 +137,67 @@ def counted(debates: Answers) -> bool:
     return all(cost(debate) is not None for debate in debates)
 
 
+def result(outcome: Outcome, task: str, hashes: Mapping[str, str]) -> dict[str, Any]:
+    """What an evaluation measured, as JSON. ``metrics`` has the names of SPEC 8.3; ``hashes`` are of questions."""
+    reference = next((name for name in REFERENCES if name in outcome.values), None)
+    others = [name for name in outcome.values if reference and name != reference]
+    accuracy = _as_lists({name: mean(values) for name, values in outcome.values.items()})
+    pairs = {name: list(zip(*counts, strict=True)) for name, counts in outcome.counts.items() if counts}
+    shares = _as_lists({name: ratio(part, whole) for name, (part, whole) in pairs.items()})
+    return {
+        "task": task,
+        "questions": list(outcome.questions),
+        "hashes": [hashes[name] for name in outcome.questions],
+        "reference": reference,
+        "metrics": {_metric(name, task): value for name, (value, *_) in accuracy.items()},
+        "accuracy": accuracy,
+        "difference": _as_lists(
+            {name: difference(outcome.values[name], outcome.values[reference or ""]) for name in others}
+        ),
+        "tokens": {name: sum(values) / len(values) for name, values in outcome.tokens.items()},
+        "shares": {name: [*share, sum(pairs[name][1])] for name, share in shares.items()},
+        "values": {name: [v if math.isfinite(v) else None for v in values] for name, values in outcome.values.items()},
+        "counts": {name: [list(pair) for pair in counts] for name, counts in outcome.counts.items()},
+    }
+
+
+def compared(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Two results side by side, question by question: what both measured, over the questions both asked.
+
+    A question is the same if its name, its words and its answer are.
+    """
+    asked = set(zip(second["questions"], second["hashes"], strict=True))
+    shared = [name for name, sum_ in zip(first["questions"], first["hashes"], strict=True) if (name, sum_) in asked]
+    rows: dict[str, Any] = {}
+    for name in first["values"]:
+        if name in second["values"]:
+            a, b = (_over(result, name, shared) for result in (first, second))
+            intervals = _as_lists({"first": mean(a), "second": mean(b), "difference": difference(b, a)})
+            if len(intervals) == 3:
+                pairs = list(zip(a, b, strict=True))  # NaN is neither better nor worse
+                rows[name] = intervals | {"better": sum(y > x for x, y in pairs), "worse": sum(y < x for x, y in pairs)}
+    return {"questions": shared, "rows": rows}
+
+
+def _over(result: Mapping[str, Any], name: str, questions: Sequence[str]) -> list[float]:
+    at = dict(zip(result["questions"], result["values"][name], strict=True))
+    return [_or_nan(at[question]) for question in questions]
+
+
+def _metric(name: str, task: str) -> str:
+    """``debate/winner`` of gsm8k is ``eval/debate/gsm8k/winner``."""
+    way, _, what = name.partition("/")
+    return f"eval/{way}/{task}/{what}"
+
+
+def _as_lists(intervals: Mapping[str, Interval | None]) -> dict[str, Any]:
+    """Those that there are, as JSON knows them."""
+    return {name: [one.value, one.low, one.high] for name, one in intervals.items() if one}
+
+
 def _last_answers(debates: Answers, grade: Grader) -> list[Grade]:
     """The final answer of each debate of one agent."""
-    return [final_grades(debate, given)[0] for debate, given in zip(debates, turn_grades(debates, grade), strict=True)]
-
-
-def _form_counts(scored: Scored) -> dict[str, tuple[float, float]]:
-    counts = form_counts(scored)
-    names = ("replies/readable", "replies/truncated", "votes/due_turns_with_vote")
-    return {name: counts[name] for name in names} | {"votes/debates_with_vote": (float(bool(scored.tally.votes)), 1.0)}
+    return [final_grades(debate, grades)[0] for debate, grades in zip(debates, turn_grades(debates, grade), strict=True)]
 
 
 def _chain_counts(way: str, chains: Answers, grade: Grader) -> Counts:
@@ -159,28 +205,29 @@ def _chain_counts(way: str, chains: Answers, grade: Grader) -> Counts:
     graded = list(zip(chains, turn_grades(chains, grade), strict=True))
     counts = total(vote_counts(score(chain), truth(grades)) for chain, grades in graded)
     flips = {f"{way}/{name}": count for name, count in counts.items() if name.startswith("flips/")}
-    return flips | dict(total(_late(grades) for _, grades in graded))
+    return flips | total(_late(grades) for _, grades in graded)
 
 
-def _late(given: Sequence[Grade]) -> dict[str, tuple[float, float]]:
-    return {"grading/timed_out": (float(sum(answer.timed_out for answer in given)), float(len(given)))}
+def _late(answers: Sequence[Grade]) -> Counts:
+    return {"grading/timed_out": (float(sum(answer.timed_out for answer in answers)), float(len(answers)))}
 
 
-def _counts(by_question: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, list[tuple[float, float]]]:
-    names = sorted({name for counted in by_question for name in counted})
-    return {name: [counted.get(name, (0.0, 0.0)) for counted in by_question] for name in names}
+def _by_name(by_question: Iterable[Counts]) -> dict[str, list[tuple[float, float]]]:
+    questions = list(by_question)
+    names = sorted({name for counts in questions for name in counts})
+    return {name: [counts.get(name, (0.0, 0.0)) for counts in questions] for name in names}
 
 
-def _at_k(answers: Sequence[Sequence[Grade]], k: int, way: str) -> dict[str, list[float]]:
+def _at_k(drawn: Sequence[Sequence[Grade]], k: int, way: str) -> dict[str, list[float]]:
     return {
-        f"{way}/pass@{k}": [_known(given, float(any(answer.correct for answer in given))) for given in answers],
-        f"{way}/avg@{k}": [_share(given) for given in answers],
-        f"{way}/cons@{k}": [_vote(given) for given in answers],
+        f"{way}/pass@{k}": [_known(answers, float(any(answer.correct for answer in answers))) for answers in drawn],
+        f"{way}/avg@{k}": list(map(_share, drawn)),
+        f"{way}/cons@{k}": list(map(_vote, drawn)),
     }
 
 
-def _formed(answers: Sequence[Sequence[Grade]]) -> list[float]:
-    return [_known(given, sum(answer.format for answer in given) / max(1, len(given))) for given in answers]
+def _formed(answers: Sequence[Grade]) -> float:
+    return _known(answers, sum(answer.format for answer in answers) / max(1, len(answers)))
 
 
 def _vote(answers: Sequence[Grade]) -> float:
@@ -188,19 +235,22 @@ def _vote(answers: Sequence[Grade]) -> float:
 
 
 def _known(answers: Sequence[Grade], value: float) -> float:
-    """A value that answers give, unless none of them could be graded in time."""
-    return float("nan") if answers and all(answer.timed_out for answer in answers) else value
+    """A value of some answers, unless none of them could be graded in time."""
+    return math.nan if answers and all(answer.timed_out for answer in answers) else value
 
 
 def _share(answers: Sequence[Grade]) -> float:
-    share = share_right(answers)
-    return float("nan") if share is None else share
+    return _or_nan(share_right(answers))
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else float(value)
 
 
 def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if not np.isnan(value)]
-    return sum(known) / len(known) if known else float("nan")
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
 
 
-def _tokens(debates: Answers, by: Cost = "processed") -> float:
+def _tokens(debates: Answers, by: Cost) -> float:
     return float(sum(cost(debate, by) or 0 for debate in debates))

@@ -11,12 +11,9 @@ from peergrad.debate.types import Debate
 from peergrad.learn.advantages import advantages, has_signal
 from peergrad.learn.train import LearnRules
 from peergrad.learn.trainer import RETRIED, StepStats
-from peergrad.measure.answers import share_right
-from peergrad.measure.batch import shares, total
-from peergrad.measure.debates import form_counts
-from peergrad.measure.grades import truth, truth_of, turn_grades
-from peergrad.measure.lost import retried
-from peergrad.measure.quality import vote_counts
+from peergrad.measure.counts import form_counts, shares, total, vote_counts
+from peergrad.measure.grades import share_right, truth, truth_of, turn_grades
+from peergrad.measure.history import retried
 from peergrad.measure.statistics import Interval, mean, ratio
 from peergrad.reward.rewards import RewardRules, Scored, score
 from peergrad.reward.streams import default_consensus

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from peergrad.debate.types import Debate, Question
 from peergrad.measure.candidates import LITERAL, STREAMS, Array, Compared, InTurns, candidates, compare_all
-from peergrad.measure.correlation import correlation, correlation_difference
-from peergrad.measure.grades import Grader
-from peergrad.measure.statistics import Interval, ratio
+from peergrad.measure.statistics import Interval, correlation, correlation_difference, ratio
 from peergrad.reward.rewards import RewardRules
+from peergrad.tasks.base import Grader
 from peergrad.tasks.open import gradable, regrade
 
 Matrix = tuple[tuple[float | None, ...], ...]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from peergrad.measure.history import number
+from peergrad.measure.history import RunHistory, fifths, mean, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,8 @@ ACCURACY = Chart(
     "% of answers",
     "Final answers that are right, where the answer is known. It is measured, never rewarded.",
 )
-CAST = Chart(
-    "Votes", "Votes cast", "per due turn", "A vote is due once an agent has seen the words of two others.", from_zero=True
-)
+DUE = "A vote is due once an agent has seen the words of two others."
+CAST = Chart("Votes", "Votes cast", "per due turn", DUE, from_zero=True)
 QUALITY = Chart("Votes", "Quality of votes", "% of votes", "The thin line is where a coin would be.", chance=0.5)
 SIGNAL = Chart(
     "Votes",
@@ -130,8 +129,8 @@ _MOST_OWN = 24  # a file may name any number of them
 def matches(shown: Shown, names: Iterable[str]) -> list[tuple[str, tuple[str, ...]]]:
     """The names that are meant, shorter ones first, each with what every * in it stands for."""
     pattern = _pattern(shown.name)
-    found = [(name, match.groups()) for name in names if (match := pattern.fullmatch(name))]
-    return sorted(found, key=lambda item: (len(item[0]), item[0]))
+    named = [(name, match.groups()) for name in names if (match := pattern.fullmatch(name))]
+    return sorted(named, key=lambda item: (len(item[0]), item[0]))
 
 
 def filled(template: str, stars: tuple[str, ...]) -> str:
@@ -152,6 +151,35 @@ def live_values(line: Mapping[str, Any]) -> list[tuple[str, str]]:
     of_ours = [(shown.live, number(line.get(shown.name)), shown.form) for shown in SHOWN if shown.live]
     own = [(name, number(line[name]), "{:.4g}") for name in own_names(line)]
     return [(heading, form.format(value)) for heading, value, form in (*of_ours, *own) if heading and value is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A metric before and after; ``None`` where it was not measured."""
+
+    label: str
+    before: float | None
+    after: float | None
+    form: str
+
+    @property
+    def share(self) -> bool:
+        return self.form.endswith("%}")
+
+
+def rows_before_and_after(history: RunHistory) -> list[Row]:
+    """Self-play over the first and the last fifth of its steps; held out, the first and the last evaluation."""
+    own = [Shown(name, row=name, form="{:.4g}") for name in own_names(history.names["train"])]
+    parts = {"train": fifths(history.train), "eval": (history.evals[:1], history.evals[1:][-1:])}
+    rows: list[Row] = []
+    for shown in (*SHOWN, *own):
+        phase = "eval" if shown.name.startswith("eval/") else "train"
+        named = matches(shown, history.names[phase])[:4] if shown.row else []
+        for name, stars in named:
+            before, after = (mean(lines, name, shown.weight) for lines in parts[phase])
+            label = f"{shown.row}: {stars[0]}" if len(named) > 1 else shown.row
+            rows += [Row(label or name, before, after, shown.form)] if before is not None or after is not None else []
+    return rows
 
 
 def _pattern(name: str) -> re.Pattern[str]:

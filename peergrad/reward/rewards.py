@@ -141,6 +141,10 @@ class Scored:
     tally: Tally
     streams: tuple[Stream, ...]
 
+    def agent_of(self, stream: Stream, unit: int) -> int:
+        """The agent whose value a unit of a stream is."""
+        return unit if stream.unit == "agent" else self.debate.turns[unit].agent
+
 
 def score(debate: Debate, rules: RewardRules | None = None, truth: Truth = nobody_knows) -> Scored:
     """Score one debate. Pure: the same transcript and rules always give the same numbers.

@@ -21,8 +21,7 @@ from peergrad.engines.base import Engine
 from peergrad.engines.registry import engine_of
 from peergrad.engines.shared.meter import Meter
 from peergrad.measure.budget import cost, draws
-from peergrad.measure.outcome import Outcome, counted, debate_outcome, direct_outcome, joined, seat_outcome
-from peergrad.measure.result import result
+from peergrad.measure.outcome import Outcome, counted, debate_outcome, direct_outcome, joined, result, seat_outcome
 from peergrad.runs.eval_folder import EvalFolder, read_result
 from peergrad.runs.model_pool import ModelPool, weights_of
 from peergrad.runs.model_ref import ModelRef, model_ref, policy_of

@@ -10,10 +10,8 @@ from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.types import Protocol, Question
-from peergrad.measure.answers import answer_metrics
-from peergrad.measure.batch import DebateBatch, Metrics
 from peergrad.measure.grades import truth_of, turn_grades
-from peergrad.measure.metrics import Metric, measure
+from peergrad.measure.metrics import DebateBatch, Metric, Metrics, answer_metrics, measure
 from peergrad.reward.rewards import RewardRules, score
 from peergrad.tasks.base import Task
 

@@ -18,7 +18,7 @@ from peergrad.debate.errors import UserError
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import LossName
 from peergrad.learn.trainer import StepStats
-from peergrad.measure.lost import Updates, retried
+from peergrad.measure.history import Updates, retried
 from peergrad.runs import files
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.watch import Watcher

@@ -30,9 +30,8 @@ from peergrad.learn.trainer import RETRIED, Trainer
 from peergrad.learn.updates import joined
 from peergrad.learn.warm import Teacher, demonstrate, lesson, recorded
 from peergrad.measure.alarms import Alarm, alarms
-from peergrad.measure.batch import DebateBatch
 from peergrad.measure.grades import truth_of
-from peergrad.measure.metrics import measure
+from peergrad.measure.metrics import DebateBatch, measure
 from peergrad.runs.folder import Progress, Run, metrics_line
 from peergrad.runs.held_out import debated, direct
 from peergrad.runs.loggers import Loggers, open_loggers

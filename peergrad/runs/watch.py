@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # views are imported by every command, and must be quick to import
     from peergrad.debate.types import Ask, Debate, Reply
     from peergrad.measure.alarms import Alarm
-    from peergrad.measure.lost import Updates
+    from peergrad.measure.history import Updates
     from peergrad.runs.debating import SessionCost
     from peergrad.runs.folder import Progress
 

@@ -14,10 +14,8 @@ from rich.text import Text
 from peergrad.debate.quote import visible
 from peergrad.debate.types import Debate
 from peergrad.measure.alarms import Alarm
-from peergrad.measure.history import RunHistory
-from peergrad.measure.lost import Updates, retried
-from peergrad.measure.shown import live_values
-from peergrad.measure.table import rows_before_and_after
+from peergrad.measure.history import RunHistory, Updates, retried
+from peergrad.measure.shown import live_values, rows_before_and_after
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.skipped import Skipped
 from peergrad.terminal.view import View, clock

@@ -10,8 +10,7 @@ from typing import Any
 from peergrad.config import TrainConfig, from_folder
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
-from peergrad.measure.history import RunHistory, alarmed
-from peergrad.measure.lost import Updates
+from peergrad.measure.history import RunHistory, Updates, alarmed
 from peergrad.reward.rewards import RewardRules
 from peergrad.runs import files
 from peergrad.runs.folder import Run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from peergrad.config import TrainConfig
 from peergrad.measure.history import RunHistory, fifths, total
-from peergrad.measure.table import Row, rows_before_and_after
+from peergrad.measure.shown import Row, rows_before_and_after
 from peergrad.web.markup import Safe, clip, tag
 
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from peergrad.measure.correlation import correlation, correlation_difference
-from peergrad.measure.statistics import Interval
+from peergrad.measure.statistics import Interval, correlation, correlation_difference
 
 
 def rewarded(rng, n, noise_a, noise_b):

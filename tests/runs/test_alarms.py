@@ -8,8 +8,7 @@ from peergrad import Parallel, Question, Scripted, advantages, score
 from peergrad.debate.play import Played, play
 from peergrad.learn.train import Step
 from peergrad.measure.alarms import WINDOW, alarms
-from peergrad.measure.batch import DebateBatch
-from peergrad.measure.metrics import measure
+from peergrad.measure.metrics import DebateBatch, measure
 from peergrad.tasks.files import Questions
 from tests.helpers import short
 

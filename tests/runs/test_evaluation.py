@@ -19,7 +19,7 @@ from peergrad import EngineError, UserError
 from peergrad.config import EvalConfig, preset
 from peergrad.debate.types import Question
 from peergrad.engines.scripted import Scripted
-from peergrad.measure.result import compared
+from peergrad.measure.outcome import compared
 from peergrad.runs.eval_folder import EvalFolder, read_result
 from peergrad.runs.evaluation import evaluate, plan
 from peergrad.runs.model_ref import ModelRef, model_ref

@@ -20,7 +20,7 @@ from peergrad.config import preset
 from peergrad.learn.datums import Datum
 from peergrad.learn.train import Stopped
 from peergrad.learn.trainer import Fault
-from peergrad.measure.lost import Updates
+from peergrad.measure.history import Updates
 from peergrad.runs import skipped
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.skipped import MOST_BYTES, Skipped, read_skipped

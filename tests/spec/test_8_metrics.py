@@ -12,11 +12,8 @@ from peergrad.learn.advantages import advantages
 from peergrad.learn.credit import credit
 from peergrad.learn.datums import datums
 from peergrad.learn.losses import optim_metrics
-from peergrad.measure.answers import answer_metrics
-from peergrad.measure.batch import DebateBatch
-from peergrad.measure.debates import debate_metrics, rewards
 from peergrad.measure.grades import final_grades, truth, turn_grades
-from peergrad.measure.quality import vote_quality
+from peergrad.measure.metrics import DebateBatch, answer_metrics, debate_metrics, rewards, vote_quality
 from peergrad.reward.rewards import RewardRules, score
 from peergrad.tasks.base import UNANSWERED, Grade
 from tests.helpers import full, parallel, played, sequential, short

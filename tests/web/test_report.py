@@ -14,9 +14,8 @@ from peergrad.debate.play import Played, play
 from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.types import Question
 from peergrad.engines.scripted import Scripted
-from peergrad.measure.batch import DebateBatch
 from peergrad.measure.history import BINS
-from peergrad.measure.metrics import measure
+from peergrad.measure.metrics import DebateBatch, measure
 from peergrad.reward.rewards import score
 from peergrad.runs.folder import Progress, Run
 from peergrad.settings import changed

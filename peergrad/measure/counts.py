@@ -1,0 +1,115 @@
+"""What is counted in a debate: its form (SPEC 8.2), and how good its votes are where the truth is known (SPEC 8.4)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import combinations, pairwise
+
+from peergrad.measure.grades import Truth
+from peergrad.reward.pairwise import win_rate
+from peergrad.reward.rewards import Scored
+from peergrad.reward.tally import Vote, vote_due
+
+Counts = dict[str, tuple[float, float]]
+"""Shares by name, each as what was counted and of how many: sums over debates divide to the share of a batch."""
+
+
+def total(counts: Iterable[Counts]) -> Counts:
+    """The counts of several debates, added up."""
+    sums: Counts = {}
+    for one in counts:
+        for name, (part, whole) in one.items():
+            before = sums.get(name, (0.0, 0.0))
+            sums[name] = before[0] + part, before[1] + whole
+    return sums
+
+
+def shares(counts: Counts) -> dict[str, float]:
+    """The share each count is; without any it has no value and is left out."""
+    return {name: part / whole for name, (part, whole) in sorted(counts.items()) if whole}
+
+
+def form_counts(scored: Scored) -> Counts:
+    """Whether replies can be read and votes are cast."""
+    turns, votes = scored.debate.turns, [vote for vote in scored.tally.votes if vote.judged]
+    voters = {vote.turn for vote in votes}
+    due = [index in voters for index, turn in enumerate(turns) if vote_due(scored.debate, turn)]
+    counts = {
+        "replies/readable": (sum(turn.parsed.error is None for turn in turns), len(turns)),
+        "replies/truncated": (sum(turn.truncated for turn in turns), len(turns)),
+        "votes/per_due_turn": (len(votes), len(due)),
+        "votes/due_turns_with_vote": (sum(due), len(due)),
+        "votes/ties": (sum(vote.op == "=" for vote in votes), len(votes)),
+        "votes/agreement": _agreement(votes),
+    }
+    return {name: (float(part), float(whole)) for name, (part, whole) in counts.items()}
+
+
+def vote_counts(scored: Scored, right: Truth) -> Counts:
+    """Whether votes find the truth, whether debate moves towards it, and what votes favour besides.
+
+    A tie between a right and a wrong solution counts half, so that voting blindly scores 0.5 in any style.
+    """
+    shares: dict[str, list[float]] = defaultdict(list)
+    for vote in scored.tally.votes:
+        if (share := vote_right(vote, right)) is not None:
+            shares["votes/accuracy"].append(share)
+    if scored.tally.votes and (won := winner_is_right(scored, right)) is not None:
+        shares["votes/winner_is_right"].append(won)
+    truths_of: dict[int, list[bool | None]] = defaultdict(list)
+    for turn, known in zip(scored.debate.turns, right, strict=True):
+        if turn.answers:
+            truths_of[turn.agent].append(known)
+    for truths in truths_of.values():
+        for before, after in pairwise(truths):
+            if before is not None and after is not None:
+                shares["flips/right_to_wrong" if before else "flips/wrong_to_right"].append(float(before != after))
+    _add_bias(scored, shares)
+    return {name: (sum(values), float(len(values))) for name, values in shares.items()}
+
+
+def vote_right(vote: Vote, right: Truth) -> float | None:
+    """Whether a vote between a right and a wrong solution is for the right one; a tie is half, and others have no value."""
+    if not vote.judged or {right[vote.judged[0]], right[vote.judged[1]]} != {True, False}:
+        return None
+    return 0.5 if vote.op == "=" else float(bool(right[vote.judged[0]]))
+
+
+def winner_is_right(scored: Scored, right: Truth) -> float | None:
+    """Whether the last solution of the agent with the best win rate is right; averaged over equally good ones.
+
+    ``None`` if it is not known of any of them.
+    """
+    last = {turn.agent: right[index] for index, turn in enumerate(scored.debate.turns) if turn.answers}
+    rates = win_rate(scored.debate.agents, scored.tally.votes)
+    best = [last.get(agent, False) for agent, rate in enumerate(rates) if rate == max(rates)]
+    known = [truth for truth in best if truth is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _add_bias(scored: Scored, shares: dict[str, list[float]]) -> None:
+    """Votes won by seat and by persona (a tie is half), and by the longer of two solutions (ties left out)."""
+    debate = scored.debate
+    lengths = [len(turn.solution or "") for turn in debate.turns]
+    for vote in scored.tally.votes:
+        for agent, win in ((vote.a, 1.0), (vote.b, 0.0)):
+            share = 0.5 if vote.op == "=" else win
+            shares[f"bias/seat/{agent}"].append(share)
+            if persona := debate.protocol.persona(agent):
+                shares[f"bias/persona/{persona.name}"].append(share)
+        if vote.judged and vote.op == ">":
+            winner, loser = (lengths[index] for index in vote.judged)
+            if winner != loser:
+                shares["bias/longer"].append(float(winner > loser))
+
+
+def _agreement(votes: Iterable[Vote]) -> tuple[int, int]:
+    """Of the pairs of votes by different agents on the same two turns: how many agree, how many there are."""
+    by_turns: dict[frozenset[int], list[tuple[int, int | None]]] = defaultdict(list)
+    for vote in votes:
+        if vote.judged:
+            by_turns[frozenset(vote.judged)].append((vote.author, vote.judged[0] if vote.op == ">" else None))
+    pairs = [pair for on_pair in by_turns.values() for pair in combinations(on_pair, 2)]
+    agreed = [winner == other for (author, winner), (by, other) in pairs if author != by]
+    return sum(agreed), len(agreed)
