@@ -10,16 +10,14 @@ from typing import Any
 from peergrad.config import TrainConfig, from_folder
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
-from peergrad.measure.history import RunHistory, Updates, alarmed
+from peergrad.measure.history import RunHistory, alarmed
 from peergrad.reward.rewards import RewardRules
 from peergrad.runs import files
 from peergrad.runs.folder import Run
 from peergrad.runs.skipped import Skipped
-from peergrad.tasks.open import regrade
-from peergrad.web.curves import curves
+from peergrad.web.chart import curves
 from peergrad.web.debates import side_by_side
 from peergrad.web.markup import Safe, clip, tag
-from peergrad.web.samples import samples
 from peergrad.web.style import STYLE
 from peergrad.web.summary import before_and_after, used
 
@@ -67,7 +65,7 @@ def report(run: Run) -> str:
         ),
         curves(history),
         tag("h2", "Debates"),
-        side_by_side(samples(run), _shown_by(settings.learn.reward), regrade),
+        side_by_side(run, _shown_by(settings.learn.reward)),
         tag("p", "Written by peergrad from the run's folder; the same folder gives the same page.", class_="end"),
     )
     return f"<!doctype html>\n{tag('html', head, tag('body', main), lang='en')}\n"
@@ -99,30 +97,21 @@ def _state(history: RunHistory, config: TrainConfig | None) -> str:
 
 
 def _alarms(history: RunHistory, run: Run) -> Safe | None:
-    found: dict[str, list[str]] = {}
+    steps_of: dict[str, list[str]] = {}
     for alarm in alarmed(history.train):
         steps = str(alarm.first) if alarm.first == alarm.last else f"{alarm.first}–{alarm.last}"
-        found.setdefault(alarm.name, []).append(steps)
-    lost = _too_many_lost(history.updates, run)
-    if not found and not lost:
+        steps_of.setdefault(alarm.name, []).append(steps)
+    lost = None
+    if history.updates.too_many:
+        folder = "skipped/ in the run's folder" if Skipped(run.path).kept() else None
+        lost = tag("p", history.updates.warning(folder), class_="lost")
+    if not steps_of and not lost:
         return None
     lines = [
-        tag(
-            "p",
-            tag("b", clip(name, 80)[0]),
-            " sounded after step ",
-            ", ".join(steps[:12]),
-            " and more" if len(steps) > 12 else None,
-        )
-        for name, steps in list(found.items())[:12]
+        tag("p", tag("b", clip(name, 80)[0]), " sounded after step ", ", ".join(steps[:12]), " and more" * (len(steps) > 12))
+        for name, steps in list(steps_of.items())[:12]
     ]
     return tag("div", lost, lines, class_="alarms", role="note", aria_label="alarms")
-
-
-def _too_many_lost(made: Updates, run: Run) -> Safe | None:
-    if not made.too_many:
-        return None
-    return tag("p", made.warning("skipped/ in the run's folder" if Skipped(run.path).kept() else None), class_="lost")
 
 
 def _made_with(facts: Mapping[str, Any], config: TrainConfig | None) -> Safe:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from peergrad.config import TrainConfig
 from peergrad.measure.history import RunHistory, fifths, total
 from peergrad.measure.shown import Row, rows_before_and_after
@@ -21,7 +23,6 @@ def before_and_after(history: RunHistory, settings: TrainConfig) -> Safe:
         " There is only one step, so the two are the same." if len(history.train) == 1 else None,
         f" Held out: the first and the last evaluation, {asked}." if history.evals else None,
     ]
-    head = tag("tr", [tag("th", title, scope="col") for title in ("", "before", "after", "change")])
     body = [
         tag(
             "tr",
@@ -32,33 +33,19 @@ def before_and_after(history: RunHistory, settings: TrainConfig) -> Safe:
         )
         for row in rows
     ]
-    table = tag("table", tag("thead", head), tag("tbody", body))
-    return tag("div", tag("div", table, class_="scroll"), tag("p", about, class_="about"))
+    return tag("div", _table(("", "before", "after", "change"), body), tag("p", about, class_="about"))
 
 
 def used(history: RunHistory) -> Safe:
     """Updates, debates, tokens and time, by what they were used for."""
-    train = history.train
+    warm, train, evals = history.warm, history.train, history.evals
+    debates, sampled = total(train, "debates/done"), total(train, "tokens/sampled")
+    trained, seconds = total(train, "tokens/trained"), total(train, "time/sample_s", "time/train_s")
     rows = [
-        (
-            "Warm start",
-            len(history.warm),
-            None,
-            None,
-            total(history.warm, "tokens/trained"),
-            total(history.warm, "time/train_s"),
-        ),
-        (
-            "Self-play",
-            len(train),
-            total(train, "debates/done"),
-            total(train, "tokens/sampled"),
-            total(train, "tokens/trained"),
-            total(train, "time/sample_s", "time/train_s"),
-        ),
-        ("Evaluation", len(history.evals), None, None, None, total(history.evals, "time/eval_s")),
+        ("Warm start", len(warm), None, None, total(warm, "tokens/trained"), total(warm, "time/train_s")),
+        ("Self-play", len(train), debates, sampled, trained, seconds),
+        ("Evaluation", len(evals), None, None, None, total(evals, "time/eval_s")),
     ]
-    head = ("", "times", "debates", "tokens sampled", "tokens trained on", "time")
     body = [
         tag("tr", tag("th", name, scope="row"), [tag("td", _count(value)) for value in counts], tag("td", _time(seconds)))
         for name, *counts, seconds in rows
@@ -69,13 +56,17 @@ def used(history: RunHistory) -> Safe:
     everything = sum(row[-1] or 0.0 for row in rows)
     body.append(tag("tr", tag("th", "Together", scope="row"), [tag("td", "")] * 4, tag("td", _time(everything))))
     dropped = total(train, "debates/dropped")
-    made = history.updates
     notes = [
-        f"{made}. " if made.asked else None,
+        f"{history.updates}. " if history.updates.asked else None,
         f"{dropped:,.0f} debates were dropped because the engine failed them." if dropped else None,
     ]
-    table = tag("table", tag("thead", tag("tr", [tag("th", title, scope="col") for title in head])), tag("tbody", body))
-    return tag("div", tag("div", table, class_="scroll"), tag("p", notes, class_="about") if any(notes) else None)
+    table = _table(("", "times", "debates", "tokens sampled", "tokens trained on", "time"), body)
+    return tag("div", table, tag("p", notes, class_="about") if any(notes) else None)
+
+
+def _table(titles: Sequence[str], rows: Sequence[Safe]) -> Safe:
+    head = tag("tr", [tag("th", title, scope="col") for title in titles])
+    return tag("div", tag("table", tag("thead", head), tag("tbody", rows)), class_="scroll")
 
 
 def _value(value: float | None, share: bool) -> str:
