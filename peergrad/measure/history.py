@@ -82,7 +82,7 @@ class RunHistory:
     @staticmethod
     def of(lines: Sequence[Logged]) -> RunHistory:
         """From what ``Run.metrics`` gives."""
-        phases: dict[str, dict[tuple[int, int], Logged]] = {"train": {}, "eval": {}, "warm": {}}
+        phases: dict[str, dict[tuple[Any, Any], Logged]] = {"train": {}, "eval": {}, "warm": {}}
         for line in lines:
             phase, at = line.get("phase"), (line.get("step"), line.get("warm"))
             if isinstance(phase, str) and phase in phases and all(type(n) is int and 0 <= n < 10**9 for n in at):
