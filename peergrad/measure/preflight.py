@@ -105,14 +105,14 @@ def _about_form(scored: Sequence[Scored]) -> str:
     """Why votes are missing, going by what is wrong with the replies."""
     measured = shares(total(map(form_counts, scored)))
     readable, cut = measured.get("replies/readable", 0.0), measured.get("replies/truncated", 0.0)
-    kept = readable / (1 - cut) if cut < 1 else None  # of those that came to an end
+    in_form = readable / (1 - cut) if cut < 1 else None  # of those that came to an end
     wrong: list[str] = []
     if cut > 0.1:
         wrong.append(f"{cut:.0%} of the replies are cut off: raise --max-tokens.")
-    if kept is not None and kept < 0.8:
+    if in_form is not None and in_form < 0.8:
         which = "the others" if wrong else "the replies"
         wrong.append(
-            f"Only {kept:.0%} of {which} keep to the form: teach it first by a warm start (--warm-steps with "
+            f"Only {in_form:.0%} of {which} keep to the form: teach it first by a warm start (--warm-steps with "
             "--warm-from; the built-in arithmetic has a teacher), use --wording full, or take a stronger model."
         )
     if wrong:
