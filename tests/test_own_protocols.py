@@ -20,6 +20,7 @@ from peergrad.runs.folder import Run
 from peergrad.runs.training import plan
 from peergrad.settings import flat, to_toml
 from peergrad.web.report import report
+from tests.helpers import parallel, short
 from tests.runs.test_run import settings
 
 ROOT = Path(__file__).parent.parent
@@ -51,7 +52,7 @@ def debate(panel, agents=3):
 
 def test_turns_may_have_different_contracts_or_none(panel):
     played = debate(panel)
-    assert [(turn.round, turn.answers, turn.votes) for turn in played.turns] == [(0, True, False)] * 3 + [
+    assert [(turn.round, turn.asked_to_answer, turn.asked_to_vote) for turn in played.turns] == [(0, True, False)] * 3 + [
         (1, False, True)
     ] * 3
     assert [turn.solution for turn in played.turns[:1]] == ["The answer is \\boxed{0}."]
@@ -203,6 +204,42 @@ def test_what_does_not_fit_is_a_sentence(tmp_path, module):
     )
     assert made.returncode == 2
     assert re.search(WRONG[module], made.stderr.replace("\n", " ")), made.stderr
+
+
+def test_a_kind_of_a_built_in_one_keeps_its_own_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(protocols, "_own", {})
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    (tmp_path / "kinds_of.py").write_text(
+        "from dataclasses import dataclass\nfrom peergrad import Parallel\n@dataclass(frozen=True, kw_only=True)\n"
+        "class Louder(Parallel):\n    extra: int = 1\n"
+    )
+    louder = own_protocol("kinds_of:Louder")
+    config = with_protocol(preset("demo"), louder(extra=5))
+    assert config.debate.build() == louder(extra=5)
+    assert louder().name == "kinds_of:Louder"
+    played = asyncio.run(play(louder(max_rounds=2, extra=5), Question("q", "?"), Scripted(lambda _: short())))
+    assert load(dump(played)) == played
+    monkeypatch.setattr(protocols, "_own", {})
+    recorded = load(dump(played))
+    assert [turn.contract for turn in recorded.turns] == [turn.contract for turn in played.turns]
+    assert [turn.solution for turn in recorded.turns] == ["42"] * 6
+    assert score(recorded).streams == score(played).streams
+
+
+def test_a_field_may_not_be_called_like_another_setting(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    (tmp_path / "taking.py").write_text(
+        "from dataclasses import dataclass\nfrom peergrad import BaseProtocol\n@dataclass(frozen=True, kw_only=True)\n"
+        "class P(BaseProtocol):\n    seed: int = 1\n    table: dict = None\n"
+    )
+    with pytest.raises(UserError, match="has a field seed, which is another setting already"):
+        with_protocol(preset("demo"), "taking:P")
+
+
+def test_a_turn_of_a_built_in_protocol_may_have_no_contract():
+    line = json.loads(dump(parallel(3, ["N/A"] * 3)))
+    line["turns"][0]["contract"] = None
+    assert load(json.dumps(line)).turns[0].solution == line["turns"][0]["text"]
 
 
 def test_an_unknown_name_is_refused():

@@ -15,7 +15,6 @@ from peergrad.cli.flags import Flag, Inline, PresetFlags, train_settings
 from peergrad.cli.signals import run_until_done
 from peergrad.config import TrainConfig
 from peergrad.debate.quote import visible
-from peergrad.debate.types import Debate
 from peergrad.learn.train import Stopped
 from peergrad.runs.folder import Run
 from peergrad.runs.training import plan_run, train_run
@@ -98,11 +97,11 @@ def estimate(config: TrainConfig) -> str:
     debate, batch = config.debate, config.learn.batch
     replies = batch * debate.agents * debate.max_rounds
     questions = [plan.task[index] for index in range(min(20, len(plan.task)))]
-    waves = [plan.protocol.wave(Debate("estimate", question, plan.protocol)) for question in questions]
+    waves = [plan.wave(question, "estimate") for question in questions]
     letters = [sum(len(message.text) for message in ask.messages) for wave in waves for ask in wave]
     first = sum(letters) / max(1, len(letters)) / 4
     heard = debate.max_tokens * (debate.agents - 1)
-    if debate.protocol == "parallel":  # one growing sequence per agent
+    if plan.protocol.one_dialogue:  # one growing sequence per agent
         longest = first + debate.max_rounds * debate.max_tokens + (debate.max_rounds - 1) * heard
         trained = batch * debate.agents * longest
     else:

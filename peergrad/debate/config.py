@@ -79,18 +79,40 @@ def _default(field: dataclasses.Field[Any], protocol: str) -> Any:
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
+def _is_setting(kind: Any) -> bool:
+    """Whether values of a type can be written in TOML and given as a flag; other fields keep their defaults."""
+    if typing.get_origin(kind) is typing.Annotated:
+        kind = typing.get_args(kind)[0]
+    if kind in (int, float, str, bool, type(None), ...) or typing.get_origin(kind) is typing.Literal:
+        return True
+    return bool(typing.get_args(kind)) and all(map(_is_setting, typing.get_args(kind)))
+
+
 @cache
 def _section(protocol: str) -> type[DebateConfig]:
     """The settings of a debate by a protocol of one's own: the usual ones, and its fields."""
     kind = own_protocol(protocol)
-    types = typing.get_type_hints(kind, include_extras=True)
+    try:
+        types = typing.get_type_hints(kind, include_extras=True)
+    except Exception as error:
+        raise UserError(f"protocol: {protocol!r} has fields of unknown types ({where_it_failed(error)})") from error
     usual = {field.name for field in dataclasses.fields(DebateConfig)}
     more: list[Any] = [
         (field.name, types[field.name], dataclasses.field(default=_default(field, protocol)))
         for field in dataclasses.fields(kind)
-        if field.name not in usual
+        if field.name not in usual and _is_setting(types[field.name])
     ]
     return dataclasses.make_dataclass(kind.__name__, more, bases=(DebateConfig,), frozen=True, kw_only=True)
+
+
+def _names(config: Any, without: str = "") -> set[str]:
+    """The settings of nested dataclasses by name, one section left out."""
+    names: set[str] = set()
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name != without:
+            names |= _names(value) if dataclasses.is_dataclass(value) else {field.name}
+    return names
 
 
 def with_protocol(config: T, protocol: str | BaseProtocol) -> T:
@@ -106,5 +128,7 @@ def with_protocol(config: T, protocol: str | BaseProtocol) -> T:
         own = {field.name: getattr(protocol, field.name) for field in dataclasses.fields(protocol)}
         protocol = protocol.name
     section = _section(protocol) if is_import_path(protocol) else DebateConfig
+    if taken := {field.name for field in dataclasses.fields(section)} - {*usual} & _names(config, "debate"):
+        raise UserError(f"protocol: {protocol!r} has a field {min(taken)}, which is another setting already; rename it")
     values = usual | {name: value for name, value in own.items() if hasattr(section, name)} | {"protocol": protocol}
     return replace(config, debate=section(**values))  # type: ignore[type-var]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import operator
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -30,13 +31,14 @@ def imported(path: str, setting: str) -> Any:
     except ModuleNotFoundError as error:
         why = f"no module {error.name!r} is installed or in {os.getcwd()}"
         raise UserError(f"{setting}: {path!r} can't be imported ({why})") from error
-    except Exception as error:  # it is somebody's code, which may do anything
+    except (Exception, SystemExit) as error:  # it is somebody's code, which may do anything
         raise UserError(f"{setting}: {path!r} can't be imported ({type(error).__name__}: {error})") from error
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise UserError(f"{setting}: module {module!r} has no {name!r}")
-        found = getattr(found, part)
-    return found
+    try:
+        return operator.attrgetter(name)(found)
+    except AttributeError:
+        raise UserError(f"{setting}: module {module!r} has no {name!r}") from None
+    except Exception as error:
+        raise UserError(f"{setting}: {path!r} can't be imported ({where_it_failed(error)})") from error
 
 
 def own_functions(paths: Sequence[str], setting: str) -> dict[str, Callable[..., Any]]:

@@ -6,15 +6,12 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
 
 from peergrad.debate.errors import EngineError, Halted, UserError
-from peergrad.debate.imports import is_import_path, where_it_failed
 from peergrad.debate.judge import judge_asks, read_verdict
+from peergrad.debate.protocol import call_protocol
 from peergrad.debate.sampler import Sampler, answered
 from peergrad.debate.types import Ask, Debate, Protocol, Question, Reply, Turn
-
-T = TypeVar("T")
 
 
 async def play(
@@ -27,24 +24,12 @@ async def play(
     Example: ``await play(Parallel(agents=3, max_rounds=2), Question("q1", "2+2?"), sampler)``
     """
     debate = Debate(id or question.id, question, protocol)
-    while wave := _of(protocol, debate, protocol.wave, debate):
-        debate = _of(protocol, debate, debate.extend, wave, await _replies(sampler, wave))
+    while wave := call_protocol(protocol, protocol.wave, debate):
+        debate = call_protocol(protocol, debate.extend, wave, await _replies(sampler, wave))
     if judge_tokens and (asks := judge_asks(debate, judge_tokens)):
         (reply,) = await _replies(sampler, asks)
         debate = replace(debate, verdict=Turn.of(asks[0], reply, read_verdict(reply.text, reply.truncated)))
     return debate
-
-
-def _of(protocol: Protocol, debate: Debate, call: Callable[..., T], *args: Any) -> T:
-    """What a protocol's code returns. An exception in somebody's own is told by its line."""
-    try:
-        return call(*args)
-    except UserError:
-        raise
-    except Exception as error:
-        if not is_import_path(protocol.name):
-            raise
-        raise UserError(f"protocol: {protocol.name}, debate {debate.id!r}: failed ({where_it_failed(error)})") from error
 
 
 async def _replies(sampler: Sampler, asks: Sequence[Ask]) -> list[Reply]:

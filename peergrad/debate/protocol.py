@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass, replace
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, cast
 
 from peergrad.debate import contract
 from peergrad.debate.errors import UserError
-from peergrad.debate.imports import import_path, imported, refused
+from peergrad.debate.imports import import_path, imported, is_import_path, refused, where_it_failed
 from peergrad.debate.personas import Persona
 from peergrad.debate.types import Ask, Contract, Debate, Message, Parsed, Protocol
 
 MAX_AGENTS = 1000
+T = TypeVar("T")
+built_in_names: dict[type, str] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,7 @@ class BaseProtocol:
 
     @property
     def name(self) -> str:
-        return import_path(type(self))
+        return built_in_names.get(type(self)) or import_path(type(self))
 
     @property
     def contract(self) -> Contract | None:
@@ -125,15 +127,28 @@ def playable(protocol: BaseProtocol) -> BaseProtocol:
     return protocol
 
 
+def call_protocol(protocol: Protocol, call: Callable[..., T], *args: Any) -> T:
+    """What a protocol's code returns. An exception in somebody's own is a sentence about their code."""
+    if not is_import_path(protocol.name):
+        return call(*args)
+    try:
+        return call(*args)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"protocol: {protocol.name}: failed ({where_it_failed(error)})") from error
+
+
 _own: dict[str, type[BaseProtocol]] = {}
 
 
 def own_protocol(path: str) -> type[BaseProtocol]:
     """Somebody's own protocol by its import path. From now on transcripts may name it."""
     kind: Any = imported(path, "protocol")
-    if not isinstance(kind, type) or not issubclass(kind, BaseProtocol) or not is_dataclass(kind):
+    if not isinstance(kind, type) or not issubclass(kind, BaseProtocol) or "__dataclass_fields__" not in vars(kind):
         raise refused("protocol", path, cast("object", kind), "a dataclass derived from peergrad.BaseProtocol")
-    return _own.setdefault(path, kind)
+    _own[path] = _own[import_path(kind)] = kind
+    return kind
 
 
 def imported_protocol(path: str) -> type[BaseProtocol] | None:

@@ -12,7 +12,7 @@ from peergrad.debate.contract import FULL, SHORT, Order
 from peergrad.debate.errors import UserError
 from peergrad.debate.personas import PERSONAS, Persona
 from peergrad.debate.prompts import Wording
-from peergrad.debate.protocol import BaseProtocol
+from peergrad.debate.protocol import BaseProtocol, built_in_names
 from peergrad.debate.quote import clip, quote
 from peergrad.debate.types import Ask, Contract, Debate, Message, Parsed, Protocol, Turn
 
@@ -29,7 +29,8 @@ class _Rounds(BaseProtocol):
         self.at_least_1("max_rounds", "max_votes")
 
     def read(self, ask: Ask, text: str, truncated: bool = False) -> Parsed:
-        assert ask.contract
+        if ask.contract is None:
+            return Parsed()
         return contract.read(text, ask.contract, truncated=truncated, order=self.order, max_votes=self.max_votes)
 
     def _system(self, debate: Debate, agent: int, *, full: bool, persona: Persona | None = None) -> str:
@@ -56,10 +57,6 @@ class Sequential(_Rounds):
             raise UserError(f"max_chars_per_field: {self.max_chars_per_field} is not possible; give at least 1")
         if self.temperature < 0:
             raise UserError(f"temperature: {self.temperature} is not possible; give 0 or more")
-
-    @property
-    def name(self) -> str:
-        return "sequential"
 
     @property
     def contract(self) -> Contract:
@@ -107,10 +104,6 @@ class Parallel(_Rounds):
         _Rounds.__post_init__(self)
         if not self.personas:
             raise UserError("personas: at least one is needed; leave it out for the five built-in ones")
-
-    @property
-    def name(self) -> str:
-        return "parallel"
 
     @property
     def contract(self) -> Contract:
@@ -169,10 +162,6 @@ class Direct(BaseProtocol):
     agents: int = 1
     temperature: float = 0.0
 
-    @property
-    def name(self) -> str:
-        return "direct"
-
     def wave(self, debate: Debate) -> list[Ask]:
         round_, missing = self.speakers(debate)
         messages = (Message("user", prompts.question(debate.question)),)
@@ -183,6 +172,7 @@ class Direct(BaseProtocol):
 
 
 BUILT_IN: dict[str, type[BaseProtocol]] = {"sequential": Sequential, "parallel": Parallel, "direct": Direct}
+built_in_names.update({kind: name for name, kind in BUILT_IN.items()})
 
 
 def consensus_reached(debate: Debate) -> bool:

@@ -23,8 +23,8 @@ from peergrad.debate.judge import JUDGE, read_verdict
 from peergrad.debate.payload import frozen
 from peergrad.debate.personas import Persona
 from peergrad.debate.prompts import Wording
-from peergrad.debate.protocol import MAX_AGENTS, BaseProtocol, Recorded, imported_protocol
-from peergrad.debate.protocols import BUILT_IN
+from peergrad.debate.protocol import MAX_AGENTS, BaseProtocol, Recorded, call_protocol, imported_protocol
+from peergrad.debate.protocols import BUILT_IN, Parallel
 from peergrad.debate.style import OPEN, STYLES, Style
 from peergrad.debate.types import (
     Ask,
@@ -188,9 +188,10 @@ def _dump_asked(debate: Debate, turn: Turn, index: int) -> dict[str, Any]:
     line: dict[str, Any] = {}
     if turn.round != index // debate.agents:
         line["round"] = turn.round
-    if turn.contract != debate.protocol.contract:
+    built_in = debate.protocol.name in BUILT_IN
+    if not built_in or turn.contract != debate.protocol.contract:
         line["contract"] = turn.contract and turn.contract.names
-    if debate.protocol.name not in BUILT_IN and not turn.parsed.error:
+    if not built_in and not turn.parsed.error:
         line |= {"votes": turn.parsed.votes, "malformed": turn.parsed.malformed, "consensus": turn.parsed.consensus}
     return line
 
@@ -236,9 +237,12 @@ def _load_protocol(at: Field, agents: int, max_rounds: int) -> BaseProtocol:
     kind = imported_protocol(name)
     if kind is None:
         return Recorded(agents=agents, protocol=name, settings=raw)
+    values = {one: _frozen(value) for one, value in raw.items()}
+    if issubclass(kind, Parallel) and "personas" in settings:
+        values["personas"] = _load_personas(settings["personas"])
     try:
-        return cast("Any", kind)(agents=agents, **{one: _frozen(value) for one, value in raw.items()})
-    except (TypeError, ValueError, UserError) as error:
+        return cast("Any", kind)(agents=agents, **values)
+    except Exception as error:  # it is somebody's code
         settings.wrong(f"do not fit the protocol {name} ({error})")
 
 
@@ -254,9 +258,7 @@ def _built_in(at: Field, kind: type[BaseProtocol], agents: int, max_rounds: int)
         if name not in known:
             field.wrong(f"no such setting; {nearest(name, known)}")
         if name == "personas":
-            settings[name] = tuple(
-                Persona(p.object()["name"].text(), p["style"].text(), p["temperature"].number(0)) for p in field
-            )
+            settings[name] = _load_personas(field)
         elif name == "order":
             settings[name] = cast("Order", field.one_of(("strict", "any")))
         elif name == "wording":
@@ -265,16 +267,19 @@ def _built_in(at: Field, kind: type[BaseProtocol], agents: int, max_rounds: int)
             settings[name] = field.number(0)
         else:
             settings[name] = field.whole(-1 if name == "history_rounds" else 1)
-    if settings.get("personas") == ():
-        at["personas"].wrong("at least one is needed; leave it out for the five built-in ones")
     return kind(agents=agents, **settings)
+
+
+def _load_personas(at: Field) -> tuple[Persona, ...]:
+    personas = tuple(Persona(p.object()["name"].text(), p["style"].text(), p["temperature"].number(0)) for p in at)
+    return personas or at.wrong("at least one is needed; leave it out for the five built-in ones")
 
 
 def _load_turn(at: Field, earlier: list[Turn], agent: int, protocol: BaseProtocol, thin: bool) -> Turn:
     """A turn, or the judge's, whose seat is the one after the last."""
     text, truncated = only_text(at["text"].text()), at.get("truncated", False).flag()
     index, judge = len(earlier), agent == protocol.agents
-    first, last = (0, index) if judge else protocol.shown(index)
+    first, last = (0, index) if judge else call_protocol(protocol, protocol.shown, index)
     seen = at.get("seen", last).whole(0, index, ": turns that existed when it was asked")
     since = at.get("since", min(seen, first)).whole(0, seen, ": the first turn it was shown")
     round_ = 0 if judge else at.get("round", index // protocol.agents).whole(0, index)
@@ -283,7 +288,8 @@ def _load_turn(at: Field, earlier: list[Turn], agent: int, protocol: BaseProtoco
     if judge:
         parsed = read_verdict(text, truncated)
     else:
-        parsed = _load_parsed(at, text) if isinstance(protocol, Recorded) else protocol.read(ask, text, truncated)
+        recorded = isinstance(protocol, Recorded)
+        parsed = _load_parsed(at, text) if recorded else call_protocol(protocol, protocol.read, ask, text, truncated)
     usage = at["usage"].object() if "usage" in at else None
     return Turn(
         agent=agent,

@@ -265,12 +265,12 @@ class Turn:
         return next((section_text(self.text, s).strip() for s in self.parsed.sections if s.name == name), "")
 
     @property
-    def answers(self) -> bool:
+    def asked_to_answer(self) -> bool:
         """Whether this turn was asked for a solution; other turns only judge."""
         return self.contract is None or "solution" in self.contract.names
 
     @property
-    def votes(self) -> bool:
+    def asked_to_vote(self) -> bool:
         """Whether this turn was asked for votes."""
         return self.contract is not None and "comparison" in self.contract.names
 
@@ -279,7 +279,7 @@ class Turn:
         """The answer in this turn: its solution, or all of it without a contract; ``None`` if there is none to read."""
         if self.contract is None:
             return self.text
-        return self.section("solution") if self.answers and not self.parsed.error else None
+        return self.section("solution") if self.asked_to_answer and not self.parsed.error else None
 
     @property
     def used(self) -> Usage | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from peergrad.debate.protocol import call_protocol
 from peergrad.debate.types import Ask, Debate, Protocol, Question, Reply
 from peergrad.learn.datums import Datum, datums
 from peergrad.learn.trainer import Trainer
@@ -17,7 +18,7 @@ Teacher = Callable[[Debate, Ask], str | None]
 def demonstrate(trainer: Trainer, protocol: Protocol, question: Question, say: Teacher) -> Debate:
     """A debate in which every agent says what the teacher would, in the policy's own tokens."""
     debate = Debate(f"lesson/{question.id}", question, protocol)
-    while wave := protocol.wave(debate):
+    while wave := call_protocol(protocol, protocol.wave, debate):
         replies: list[Reply] = []
         for ask in wave:
             text = say(debate, ask)

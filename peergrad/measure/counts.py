@@ -59,7 +59,7 @@ def vote_counts(scored: Scored, right: Truth) -> Counts:
         shares["votes/winner_is_right"].append(won)
     truths_of: dict[int, list[bool | None]] = defaultdict(list)
     for turn, known in zip(scored.debate.turns, right, strict=True):
-        if turn.answers:
+        if turn.asked_to_answer:
             truths_of[turn.agent].append(known)
     for truths in truths_of.values():
         for before, after in pairwise(truths):
@@ -81,7 +81,7 @@ def winner_is_right(scored: Scored, right: Truth) -> float | None:
 
     ``None`` if it is not known of any of them.
     """
-    last = {turn.agent: right[index] for index, turn in enumerate(scored.debate.turns) if turn.answers}
+    last = {turn.agent: right[index] for index, turn in enumerate(scored.debate.turns) if turn.asked_to_answer}
     rates = win_rate(scored.debate.agents, scored.tally.votes)
     best = [last.get(agent, False) for agent, rate in enumerate(rates) if rate == max(rates)]
     known = [truth for truth in best if truth is not None]

@@ -84,7 +84,7 @@ def _winners(finals: Sequence[Final], votes: Sequence[Vote]) -> tuple[tuple[int,
 def _final(debate: Debate, agent: int, votes: Sequence[Vote], rate: float) -> Final:
     at = debate.final_turn(agent)
     text = None if at is None else debate.turns[at].solution
-    spoke = [index for index, turn in enumerate(debate.turns) if turn.agent == agent and turn.answers]
+    spoke = [index for index, turn in enumerate(debate.turns) if turn.agent == agent and turn.asked_to_answer]
     about = [vote for vote in votes if agent in (vote.a, vote.b) and vote.author != agent]
     return Final(
         agent=agent,

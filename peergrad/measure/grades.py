@@ -21,7 +21,7 @@ def truth_of(task: Task) -> Callable[[Debate], rewards.Truth]:
         @cache
         def right(index: int) -> bool | None:
             turn = debate.turns[index]
-            if not turn.answers:
+            if not turn.asked_to_answer:
                 return None
             grade = UNANSWERED if turn.solution is None else task.grade(debate.question, turn.solution)
             return None if grade.timed_out else grade.correct
@@ -37,7 +37,7 @@ def turn_grades(debates: Sequence[Debate], grade: Grader) -> list[tuple[Grade, .
     grades = iter(grade_all(grade, [(question, text) for question, turn in turns if (text := turn.solution) is not None]))
 
     def of(turn: Turn) -> Grade:
-        return next(grades) if turn.solution is not None else UNANSWERED if turn.answers else NOT_ASKED
+        return next(grades) if turn.solution is not None else UNANSWERED if turn.asked_to_answer else NOT_ASKED
 
     return [tuple(of(turn) for turn in debate.turns) for debate in debates]
 
@@ -55,7 +55,7 @@ def final_grades(debate: Debate, grades: Sequence[Grade], rounds: int | None = N
     last = {
         turn.agent: grade
         for turn, grade in zip(debate.turns, grades, strict=True)
-        if turn.answers and (rounds is None or turn.round < rounds)
+        if turn.asked_to_answer and (rounds is None or turn.round < rounds)
     }
     return [last.get(agent, UNANSWERED) for agent in range(debate.agents)]
 

@@ -216,7 +216,7 @@ def _own(path: str, metric: Metric, batch: DebateBatch) -> Metrics:
     numbers = call_own(metric, path, "metrics", batch)
     try:
         named = {name: float(value) for name, value in numbers.items() if value is not None}
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise UserError(
             f"metrics: {path}: gave no numbers by name ({error}); give a dict, such as {{'votes': 3.0}}"
         ) from None

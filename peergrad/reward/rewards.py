@@ -104,6 +104,8 @@ def _own(name: str, reward: Reward, debate: Debate, tallied: Tally, truth: Truth
         raise UserError(f"{where}: gave no stream; give one, with None for every turn if there is no signal")
     if wrong := [type(stream).__name__ for stream in streams if not isinstance(stream, Stream)]:
         raise UserError(f"{where}: gave {wrong[0]}; each must be a Stream")
+    if not all(isinstance(stream.name, str) and isinstance(stream.unit, str) for stream in streams):
+        raise UserError(f"{where}: a stream's name and unit must be text")
     if len({stream.name for stream in streams}) < len(streams) or len({stream.unit for stream in streams}) > 1:
         raise UserError(f"{where}: streams need names of their own, and all are of turns or all of agents")
     return [_whole(stream, debate, f"{where}, stream {stream.name!r}") for stream in streams]
@@ -119,7 +121,7 @@ def _whole(stream: Stream, debate: Debate, where: str) -> Stream:
         numbers = [stream.weight, *(value for value in values if value is not None)]
         sections = None if stream.sections is None else {*stream.sections}
         finite = all(map(math.isfinite, numbers))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{where}: its values are not numbers ({error}); give one for each {stream.unit}, or None") from None
     if len(values) != units:
         raise UserError(f"{where}: {len(values)} values for {units} {stream.unit}s; give one for each, or None")

@@ -111,7 +111,7 @@ def last_seen(debate: Debate, turn: Turn, agent: int) -> int | None:
 
 def vote_due(debate: Debate, turn: Turn) -> bool:
     """Whether votes were asked for, and the author could see words of at least two other agents (SPEC 4.6)."""
-    return turn.votes and len({other.agent for other in debate.turns[turn.since : turn.seen]} - {turn.agent}) >= 2
+    return turn.asked_to_vote and len({other.agent for other in debate.turns[turn.since : turn.seen]} - {turn.agent}) >= 2
 
 
 def _one_per_pair(votes: list[Vote]) -> tuple[list[Vote], int, int]:

@@ -19,10 +19,10 @@ from peergrad.config import TrainConfig
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
 from peergrad.debate.play import Played
-from peergrad.debate.protocol import own_protocol
+from peergrad.debate.protocol import call_protocol, own_protocol
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.transcript import read_file
-from peergrad.debate.types import Debate, Protocol, Question
+from peergrad.debate.types import Ask, Debate, Protocol, Question
 from peergrad.engines.base import Engine, Setup
 from peergrad.engines.registry import builtin_engine, engine_of, open_trainer
 from peergrad.learn.train import Step, Stopped, due, self_play, train
@@ -73,10 +73,14 @@ class Plan:
         random.Random(f"{self.config.keep.seed} {epoch}").shuffle(order)
         return order
 
+    def wave(self, question: Question, name: str) -> list[Ask]:
+        """What a debate about a question begins with."""
+        return call_protocol(self.protocol, self.protocol.wave, Debate(name, question, self.protocol))
+
     @property
     def facts(self) -> dict[str, Any]:
         """What the run is made with, for whoever wants to make it again."""
-        asks = self.protocol.wave(Debate("prompts", Question("prompts", "?", style=self.task[0].style), self.protocol))
+        asks = self.wave(Question("prompts", "?", style=self.task[0].style), "prompts")
         prompts = "\n".join(message.text for ask in asks for message in ask.messages)
         return {
             "format": 1,

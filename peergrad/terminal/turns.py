@@ -65,7 +65,7 @@ def print_turn(page: Page, protocol: Protocol, turn: Turn, model: str = "") -> N
         if section.name not in ("comparison", "consensus", "consensus_reason"):
             page.line(f"  {section.name}", "dim")
             page.words(turn.section(section.name))
-    if turn.votes or turn.parsed.votes:
+    if turn.asked_to_vote or turn.parsed.votes:
         page.line(f"  votes: {', '.join(_pair(*vote) for vote in turn.parsed.votes) or 'none'}")
     if turn.parsed.consensus is not None:
         page.line(f"  agreed: {'yes' if turn.parsed.consensus else 'no'}")

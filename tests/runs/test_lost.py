@@ -380,13 +380,14 @@ def said(show, *args, terminal=False):
 
 def test_the_end_says_how_many(tmp_path):
     def lines(lost, asked):
-        return [{"phase": "train", "optim/skipped": float(n < lost), "optim/updates": 1.0} for n in range(asked)]
+        step = {"phase": "train", "step": 1, "warm": 0, "optim/updates": 1.0}
+        return [step | {"optim/skipped": float(n < lost)} for n in range(asked)]
 
     assert "20 updates, none of them skipped" in said(before_and_after, lines(0, 20))
     assert "20 updates, 3 of them skipped" in said(before_and_after, lines(3, 20))
-    again = [{"phase": "train", "optim/skipped": 0.0, "optim/updates": 2.0, "optim/retried": 5.0}]
+    again = [{"phase": "train", "step": 1, "warm": 0, "optim/skipped": 0.0, "optim/updates": 2.0, "optim/retried": 5.0}]
     assert "2 updates, none of them skipped; 5 micro-batches were computed again" in said(before_and_after, again)
-    assert "update" not in said(before_and_after, [{"phase": "train"}, {"phase": "eval"}])
+    assert "update" not in said(before_and_after, [{"phase": phase, "step": 1, "warm": 0} for phase in ("train", "eval")])
 
 
 def test_more_than_five_percent_is_said_in_red(tmp_path):
