@@ -40,7 +40,7 @@ from peergrad.learn.datums import Datum
 from peergrad.learn.train import self_play, train
 from peergrad.learn.trainer import StepStats
 from peergrad.learn.updates import joined, parts
-from peergrad.runs.training import Plan, plan
+from peergrad.runs.training import Plan, plan_run
 from peergrad.settings import changed
 from peergrad.tasks.base import grade_all
 
@@ -134,7 +134,7 @@ async def main() -> None:
     settings = {"model": args.model, "task": args.task, "agents": args.agents, "max_rounds": 2, "max_tokens": args.tokens}
     settings |= {"batch": args.questions, "steps": args.steps, "updates": args.updates, "lr": args.lr, "center": "seat"}
     settings |= {"lambda_judge": 0.0, "eval_every": 0, "eval_questions": 0, "stop_after_bad": 1000}
-    made = plan(changed(preset("math-easy"), settings, "benchmark"))
+    made = plan_run(changed(preset("math-easy"), settings, "benchmark"))
     sizes = {"kv_gb": args.kv_gb, "max_rows": args.max_rows, "train_tokens": args.train_tokens}
     sizes = {name: value for name, value in sizes.items() if value}
     local = Local.load_model(args.model, lora=LoraRules(rank=32), say=lambda text: print(text, flush=True), **sizes)

@@ -17,7 +17,6 @@ from peergrad.debate.protocol import Recorded, own_protocol
 from peergrad.debate.types import Contract
 from peergrad.learn.credit import section_tokens
 from peergrad.runs.folder import Run
-from peergrad.runs.training import plan
 from peergrad.settings import flat, to_toml
 from peergrad.web.report import report
 from tests.helpers import parallel, short
@@ -125,7 +124,7 @@ def test_a_folder_imports_nothing(panel, tmp_path, monkeypatch):
     monkeypatch.setattr(protocols, "imported", lambda *_: pytest.fail("a folder named it"))
     sent = from_folder(preset("demo"), tmp_path)
     assert "heat" not in flat(sent)
-    assert isinstance(plan(sent).protocol, Recorded)
+    assert isinstance(sent.debate.build(), Recorded)
 
 
 def test_a_run_trains_with_it_and_resumes(panel, tmp_path, monkeypatch):

@@ -27,8 +27,7 @@ from peergrad.runs.model_ref import run_of, trained_engine
 from peergrad.runs.watch import Watcher
 from peergrad.settings import changed, flat, from_file
 from peergrad.tasks.lines import lines_of, typed_questions
-from peergrad.tasks.open import open_questions
-from peergrad.tasks.own import is_own_task
+from peergrad.tasks.open import is_own_task, open_questions
 from peergrad.tasks.rows import stem
 from peergrad.terminal.debate import DebateView
 from peergrad.terminal.progress import ProgressView

@@ -21,8 +21,7 @@ from peergrad.engines.shared.addresses import host
 from peergrad.runs import evaluation
 from peergrad.runs.model_ref import run_of, trained_engine
 from peergrad.settings import changed, flat, from_file
-from peergrad.tasks.open import open_questions, open_task
-from peergrad.tasks.own import is_own_task
+from peergrad.tasks.open import is_own_task, open_questions, open_task
 from peergrad.terminal.progress import ProgressView
 from peergrad.terminal.result import print_result, result_text
 

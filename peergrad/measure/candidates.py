@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
 
 import numpy as np
@@ -97,24 +98,22 @@ def compare_all(
 
 def _compare(debate: Debate, named: Mapping[str, RewardRules], grades: Sequence[Grade] | None) -> Compared:
     """One debate, its votes counted once for each way of counting."""
-    tallies: dict[tuple[SelfVotes, Ballots], Tally] = {}
-    for rules in named.values():
-        if (rules.self_votes, rules.ballots) not in tallies:
-            counted = tally(debate, self_votes=rules.self_votes, ballots=rules.ballots)
-            tallies[rules.self_votes, rules.ballots] = counted
+
+    @cache
+    def votes(self_votes: SelfVotes, ballots: Ballots) -> Tally:
+        return tally(debate, self_votes=self_votes, ballots=ballots)
+
     right = None if grades is None else truth(grades)
-    right_A = np.full(debate.agents, np.nan)
-    if grades is not None:
-        right_A = np.array([np.nan if ok is None else float(ok) for ok in truth(final_grades(debate, grades))])
+    final = (None,) * debate.agents if grades is None else truth(final_grades(debate, grades))
     answer = nobody_knows if right is None else right.__getitem__
     scored = {
-        name: score_votes(debate, tallies[rules.self_votes, rules.ballots], rules, answer) for name, rules in named.items()
+        name: score_votes(debate, votes(rules.self_votes, rules.ballots), rules, answer) for name, rules in named.items()
     }
     centred = {name: advantages([one])[0] for name, one in scored.items()}
     return Compared(
         (debate.question.dataset, debate.question.id),
         right,
-        right_A,
+        np.array([np.nan if ok is None else float(ok) for ok in final]),
         np.array([_per_agent(scored[name], centred[name]) for name in named]),
         tuple(has_signal(scored[name].streams, centred[name]) for name in named),
         {name: _in_turns(stream, tallied, right) for name, stream, tallied in _streams(scored)},
@@ -125,11 +124,11 @@ def _per_agent(scored: Scored, centred: Sequence[Values]) -> list[float]:
     """Per agent and stream, the mean advantage of its units with signal, 0 without any; weighted and summed."""
     totals = [0.0] * scored.debate.agents
     for stream, values in zip(scored.streams, centred, strict=True):
-        of: dict[int, list[float]] = defaultdict(list)
+        by_agent: dict[int, list[float]] = defaultdict(list)
         for unit, value in enumerate(values):
             if value is not None:
-                of[unit if stream.unit == "agent" else scored.debate.turns[unit].agent].append(value)
-        for agent, with_signal in of.items():
+                by_agent[scored.agent_of(stream, unit)].append(value)
+        for agent, with_signal in by_agent.items():
             totals[agent] += stream.weight * sum(with_signal) / len(with_signal)
     return totals
 

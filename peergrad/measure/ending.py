@@ -12,6 +12,8 @@ from peergrad.reward.pairwise import win_rate
 from peergrad.reward.tally import Counts, Vote, tally, verdict_votes
 from peergrad.tasks.grading import answer_name
 
+DecidedBy = Literal["votes", "answers", "nothing"]
+
 
 @dataclass(frozen=True, slots=True)
 class Final:
@@ -43,7 +45,7 @@ class Ending:
     counts: Counts
     finals: tuple[Final, ...]
     winners: tuple[int, ...]
-    by: Literal["votes", "answers", "nothing"]
+    by: DecidedBy
 
     @property
     def winner(self) -> int | None:
@@ -66,18 +68,16 @@ def ending(debate: Debate) -> Ending:
     return Ending(debate, votes, tallied.counts, finals, winners, by)
 
 
-def _winners(
-    finals: Sequence[Final], votes: Sequence[Vote]
-) -> tuple[tuple[int, ...], Literal["votes", "answers", "nothing"]]:
+def _winners(finals: Sequence[Final], votes: Sequence[Vote]) -> tuple[tuple[int, ...], DecidedBy]:
     able = [final for final in finals if final.solution]
     best = max((final.win_rate for final in able), default=0.0)
     if votes and best > 0:
         return tuple(final.agent for final in able if final.win_rate == best), "votes"
     if len(finals) == 1 and able:
         return (0,), "answers"
-    given = Counter(final.answer for final in able if final.answer is not None).most_common(2)
-    if given and (len(given) == 1 or given[0][1] > given[1][1]):
-        return tuple(final.agent for final in able if final.answer == given[0][0]), "answers"
+    times = Counter(final.answer for final in able if final.answer is not None).most_common(2)
+    if times and (len(times) == 1 or times[0][1] > times[1][1]):
+        return tuple(final.agent for final in able if final.answer == times[0][0]), "answers"
     return (), "nothing"
 
 

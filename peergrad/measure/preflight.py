@@ -52,13 +52,11 @@ def gates(sample: Sample, task: Task, rules: LearnRules) -> list[Gate]:
     """Every gate, in the order in which it makes sense to mend things."""
     truth = truth_of(task)
     scored = [score(debate, rules.reward, truth(debate)) for debate in sample.debates]
-    found = [_fits(sample)]
-    if task.known:
-        found += _solves(sample.answers, task)
+    solves = _solves(sample.answers, task) if task.known else []
     about_votes = [_votes(scored), *([_judgement(scored, task)] if task.known else [])]
     if is_import_path(rules.reward.reward):  # it need not ask for votes
         about_votes = [replace(gate, verdict="warn") if gate.verdict == "fail" else gate for gate in about_votes]
-    return [*found, *about_votes, _judge_stream(scored, rules.reward), _signal(scored, rules)]
+    return [_fits(sample), *solves, *about_votes, _judge_stream(scored, rules.reward), _signal(scored, rules)]
 
 
 def finite(stats: StepStats | None) -> Gate:
@@ -84,8 +82,8 @@ def _solves(answers: Sequence[Debate], task: Task) -> list[Gate]:
     answers = [debate for debate in answers if debate.question.known]
     grades = turn_grades(answers, task.grade)
     k = max((debate.agents for debate in answers), default=0)
-    alone = mean([float("nan") if (share := share_right(given)) is None else share for given in grades])
-    once = mean([float(any(grade.correct for grade in given)) for given in grades])
+    alone = mean([share for of_one in grades if (share := share_right(of_one)) is not None])
+    once = mean([float(any(grade.correct for grade in of_one)) for of_one in grades])
     harder = "Take easier questions or a stronger model, or warm-start on right solutions (--warm-steps, --warm-from)."
     return [
         _share("solves alone", alone, 0.05, "at least 5 %", harder, at_least=True),
@@ -95,26 +93,26 @@ def _solves(answers: Sequence[Debate], task: Task) -> list[Gate]:
 
 def _votes(scored: Sequence[Scored]) -> Gate:
     """Votes are what the built-in rewards are made of: without them there is nothing to learn from."""
-    counts = [form_counts(one)["votes/due_turns_with_vote"] for one in scored]
-    found = ratio([part for part, _ in counts], [whole for _, whole in counts])
-    if found is None:
+    name, needed = "turns with a valid vote, where one is due", "more than 80 %"
+    share = _ratio([form_counts(one)["votes/due_turns_with_vote"] for one in scored])
+    if share is None:
         advice = "Nobody ever sees two others: take at least 3 agents and, in parallel debates, 2 rounds."
-        return Gate("turns with a valid vote, where one is due", "fail", "none is due", "more than 80 %", advice)
-    return _share("turns with a valid vote, where one is due", found, 0.8, "more than 80 %", _about_form(scored))
+        return Gate(name, "fail", "none is due", needed, advice)
+    return _share(name, share, 0.8, needed, _about_form(scored))
 
 
 def _about_form(scored: Sequence[Scored]) -> str:
     """Why votes are missing, going by what is wrong with the replies."""
     measured = shares(total(map(form_counts, scored)))
     readable, cut = measured.get("replies/readable", 0.0), measured.get("replies/truncated", 0.0)
-    kept = readable / (1 - cut) if cut < 1 else None  # of those that came to an end
+    in_form = readable / (1 - cut) if cut < 1 else None  # of those that came to an end
     wrong: list[str] = []
     if cut > 0.1:
         wrong.append(f"{cut:.0%} of the replies are cut off: raise --max-tokens.")
-    if kept is not None and kept < 0.8:
+    if in_form is not None and in_form < 0.8:
         which = "the others" if wrong else "the replies"
         wrong.append(
-            f"Only {kept:.0%} of {which} keep to the form: teach it first by a warm start (--warm-steps with "
+            f"Only {in_form:.0%} of {which} keep to the form: teach it first by a warm start (--warm-steps with "
             "--warm-from; the built-in arithmetic has a teacher), use --wording full, or take a stronger model."
         )
     if wrong:
@@ -128,20 +126,17 @@ def _judgement(scored: Sequence[Scored], task: Task) -> Gate:
     name, needed = "votes for the right one of a right and a wrong solution", "more than 50 %"
     scored = [one for one in scored if one.debate.question.known]
     grades = turn_grades([one.debate for one in scored], task.grade)
-    counted = [
-        vote_counts(one, truth(given)).get("votes/accuracy", (0.0, 0.0)) for one, given in zip(scored, grades, strict=True)
-    ]
-    found = ratio([part for part, _ in counted], [whole for _, whole in counted])
-    if found is None:
+    counts = [vote_counts(one, truth(of)).get("votes/accuracy", (0.0, 0.0)) for one, of in zip(scored, grades, strict=True)]
+    share = _ratio(counts)
+    if share is None:
         advice = "No vote is between a right and a wrong solution: mend the gates before this one, or ask more questions."
         return Gate(name, "unknown", "no such vote", needed, advice)
     advice = (
         "Votes no better than a coin teach noise: take easier questions or a stronger model, or train on its reward with "
         "some truth first."
     )
-    gate = _share(name, found, 0.5, needed, advice)
-    whole = sum(whole for _, whole in counted)
-    return Gate(gate.name, gate.verdict, f"{gate.measured}, {whole:.0f} votes", needed, gate.advice, found, gate.unsure)
+    gate = _share(name, share, 0.5, needed, advice)
+    return replace(gate, measured=f"{gate.measured}, {sum(whole for _, whole in counts):.0f} votes")
 
 
 def _judge_stream(scored: Sequence[Scored], rules: RewardRules) -> Gate:
@@ -170,12 +165,12 @@ def _judge_stream(scored: Sequence[Scored], rules: RewardRules) -> Gate:
 
 def _signal(scored: Sequence[Scored], rules: LearnRules) -> Gate:
     centred = advantages(scored, center=rules.center, divide_by_std=rules.divide_by_std)
-    found = mean([float(has_signal(one.streams, values)) for one, values in zip(scored, centred, strict=True)])
+    share = mean([float(has_signal(one.streams, values)) for one, values in zip(scored, centred, strict=True)])
     advice = (
         "Where all rewards of a debate are alike it teaches nothing: more agents, questions of middling difficulty, "
         "--center batch, or another reward (`peergrad rescore` compares them on saved debates)."
     )
-    return _share("debates with signal", found, 0.25, "more than 25 %", advice)
+    return _share("debates with signal", share, 0.25, "more than 25 %", advice)
 
 
 def _fits(sample: Sample) -> Gate:
@@ -184,22 +179,24 @@ def _fits(sample: Sample) -> Gate:
     if sample.dropped and not sample.debates:
         return Gate(name, "fail", "every debate was dropped", "all", "See why below; shorten what is said (--max-tokens).")
     if longest is None or sample.context is None:
-        return Gate(
-            name, "unknown", "not known", "the model's context", "This engine does not say how long a prompt may be."
-        )
-    room = longest + sample.max_tokens
+        advice = "This engine does not say how long a prompt may be."
+        return Gate(name, "unknown", "not known", "the model's context", advice)
     needed, measured = f"{sample.context:,} tokens", f"{longest:,} + {sample.max_tokens:,} for the reply"
-    if room <= sample.context and not sample.dropped:
+    if longest + sample.max_tokens <= sample.context and not sample.dropped:
         return Gate(name, "pass", measured, needed)
     what = f"; {sample.dropped} debates were dropped" if sample.dropped else ""
     advice = "Fewer rounds or agents, a lower --max-tokens, or in sequential debates --history-rounds, make prompts shorter."
     return Gate(name, "fail", measured + what, needed, advice)
 
 
-def _share(name: str, found: Interval | None, threshold: float, needed: str, advice: str, *, at_least: bool = False) -> Gate:
-    if found is None:
+def _ratio(counts: Sequence[tuple[float, float]]) -> Interval | None:
+    return ratio([part for part, _ in counts], [whole for _, whole in counts])
+
+
+def _share(name: str, share: Interval | None, threshold: float, needed: str, advice: str, *, at_least: bool = False) -> Gate:
+    if share is None:
         return Gate(name, "unknown", "nothing to measure", needed, "Ask more questions.")
-    passed = found.value >= threshold if at_least else found.value > threshold
-    measured = f"{found.value:.0%} ({100 * found.low:.0f}–{100 * found.high:.0f})"
-    unsure = found.low <= threshold <= found.high
-    return Gate(name, "pass" if passed else "fail", measured, needed, "" if passed else advice, found, unsure)
+    passed = share.value >= threshold if at_least else share.value > threshold
+    measured = f"{share.value:.0%} ({100 * share.low:.0f}–{100 * share.high:.0f})"
+    unsure = share.low <= threshold <= share.high
+    return Gate(name, "pass" if passed else "fail", measured, needed, "" if passed else advice, share, unsure)

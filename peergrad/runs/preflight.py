@@ -69,10 +69,10 @@ async def check(
 
     A model that can't be trained, such as one behind an API, can be checked as well, though only its debates.
     """
-    made = plan_run(config)
-    for note in made.notes:
+    plan = plan_run(config)
+    for note in plan.notes:
         watch.warn(note)
-    asked = [made.task[index] for index in made.order(0)[:questions]]  # what the run would ask first
+    asked = [plan.task[index] for index in plan.order(0)[:questions]]  # what the run would ask first
     api = api or ApiConfig()
     engine, policy = engine_of(config.engine), policy_of(config.engine)
     trainer = None
@@ -86,17 +86,17 @@ async def check(
         else:
             sampler = await pool.sampler(policy)
         alone = Direct(agents=3, max_tokens=config.debate.max_tokens, temperature=0.7)
-        answers = await _play("answers", alone, asked, sampler, watch) if made.task.known else Played((), {}, 0.0)
-        debates = await _play("debates", made.protocol, asked, sampler, watch)
+        answers = await _play("answers", alone, asked, sampler, watch) if plan.task.known else Played((), {}, 0.0)
+        debates = await _play("debates", plan.protocol, asked, sampler, watch)
         context = trainer.context if trainer else None
         sample = Sample(answers.debates, debates.debates, len(debates.dropped), config.debate.max_tokens, context)
-        found = await asyncio.to_thread(gates, sample, made.task, config.learn)
-        per_token, truth = None, truth_of(made.task)
+        results = await asyncio.to_thread(gates, sample, plan.task, config.learn)
+        per_token, truth = None, truth_of(plan.task)
         if trainer:  # last, for it changes the weights
             stats, per_token = await _update(config, debates.debates, truth, trainer)
-            found.append(finite(stats))
+            results.append(finite(stats))
         forecast = await asyncio.to_thread(_forecast, config, api, debates, truth, per_token)
-        return Checked(len(asked), tuple(found), forecast, debates.dropped)
+        return Checked(len(asked), tuple(results), forecast, debates.dropped)
 
 
 async def _play(part: str, protocol: Protocol, questions: Sequence[Question], sampler: Sampler, watch: Watcher) -> Played:

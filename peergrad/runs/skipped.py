@@ -1,7 +1,8 @@
-"""What reproduces a skipped update, as plain NumPy arrays in the folder ``skipped`` of a run (docs/reference/run.md)."""
+"""Updates that a run skipped: told of, counted, and saved as NumPy arrays that reproduce them (docs/reference/run.md)."""
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import re
@@ -15,8 +16,12 @@ import numpy.typing as npt
 
 from peergrad.debate.errors import UserError
 from peergrad.learn.datums import Datum
+from peergrad.learn.losses import LossName
+from peergrad.learn.trainer import StepStats
+from peergrad.measure.history import Updates, retried
 from peergrad.runs import files
-from peergrad.runs.folder import Progress
+from peergrad.runs.folder import Progress, Run
+from peergrad.runs.watch import Watcher
 
 MOST_FILES = 8
 MOST_BYTES = 4_000_000
@@ -32,24 +37,51 @@ _COLUMNS: dict[str, type[np.generic]] = {
 }
 
 
+class LostUpdates:
+    """The updates a run has lost, those before it was resumed included."""
+
+    def __init__(self, run: Run, watch: Watcher) -> None:
+        self._watch, self._skipped = watch, Skipped(run.path)
+        self._so_far = Updates.of(run.metrics())
+        watch.updates(self._so_far)
+
+    async def report(self, at: Progress, stats: StepStats, loss: LossName, lr: float) -> None:
+        """Report what was lost in the updates of a step, which are ``joined``, and save what reproduces it."""
+        before, now = self._so_far, Updates.of([{"phase": "train"} | dict(stats.metrics)])
+        self._so_far = before + now
+        self._watch.updates(self._so_far)
+        step = f"step {at.step}" if at.step else f"warm start {at.warm}"
+        for place, fault in enumerate(stats.faults, 1):
+            count = f"{before.skipped + place:,} of {self._so_far.asked:,} so far"
+            sentence = f"{step}: update skipped: {fault.why} ({count})"
+            if fault.data:
+                about = {"at": at.name, "why": fault.why, "loss": loss, "lr": lr}
+                # Packing may take long, and signals must be heard.
+                saved = await asyncio.to_thread(self._skipped.save, at, place, fault.data, about)
+                sentence += f"; {saved}" if isinstance(saved, str) else f"; what reproduces it is in {saved}"
+            self._watch.warn(sentence)
+        if now.retried:
+            self._watch.say(f"{step}: {retried(now.retried)} ({self._so_far.retried:,} so far)")
+
+
 class Skipped:
-    """The folder of one run. It is made when there is something to keep."""
+    """The folder ``skipped`` of a run, made when there is something to save."""
 
     def __init__(self, run: Path) -> None:
         self.path = run / "skipped"
 
-    def kept(self) -> dict[Path, Progress]:
-        """The files there are, and when they came to be."""
-        found = [(path, _NAME.fullmatch(path.name)) for path in sorted(self.path.glob("*.npz"))]
-        return {path: Progress(**{match[1]: int(match[2])}) for path, match in found if match}
+    def files(self) -> dict[Path, Progress]:
+        """The saved files, and the step of each."""
+        matches = [(path, _NAME.fullmatch(path.name)) for path in sorted(self.path.glob("*.npz"))]
+        return {path: Progress(**{match[1]: int(match[2])}) for path, match in matches if match}
 
-    def keep(self, at: Progress, place: int, data: Sequence[Datum], about: Mapping[str, Any]) -> Path | None:
-        """Keep the ``place``-th skipped update of a step. ``None``: there are enough already, or not one sequence fits."""
-        if len(self.kept()) >= MOST_FILES:
-            return None
+    def save(self, at: Progress, place: int, data: Sequence[Datum], about: Mapping[str, Any]) -> Path | str:
+        """Save the ``place``-th skipped update of a step. Returns the file, or why there is none."""
+        if len(self.files()) >= MOST_FILES:
+            return f"{self.path} has {MOST_FILES} such already"
         content = _within_limit(data, about)
         if content is None:
-            return None
+            return "its sequences are too long to keep"
         path = self.path / f"{at.name}{f'.{place}' if place > 1 else ''}.npz"
         try:
             self.path.mkdir(exist_ok=True)
@@ -59,9 +91,9 @@ class Skipped:
         return path
 
     def forget_after(self, at: Progress) -> None:
-        """Drop what belongs to steps that will be done again."""
-        for path, made in self.kept().items():
-            if made > at:
+        """Remove what belongs to steps that will be repeated."""
+        for path, step in self.files().items():
+            if step > at:
                 files.unlink(path)
 
 
@@ -99,13 +131,13 @@ def _within_limit(data: Sequence[Datum], about: Mapping[str, Any]) -> bytes | No
 
 def _packed(data: Sequence[Datum], about: Mapping[str, Any], left_out: int) -> bytes:
     sequences = [{"debate": d.debate, "agent": d.agent, "turns": list(d.turns), "tokens": len(d)} for d in data]
-    said = json.dumps({"format": 1} | dict(about) | {"left_out": left_out, "data": sequences})
+    text = json.dumps({"format": 1} | dict(about) | {"left_out": left_out, "data": sequences})
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(datum, name) for datum in data] or [[]]).astype(dtype)
         for name, dtype in _COLUMNS.items()
     }
     packed = io.BytesIO()
-    np.savez_compressed(packed, about=np.array(said), **columns)
+    np.savez_compressed(packed, about=np.array(text), **columns)
     return packed.getvalue()
 
 
@@ -121,7 +153,7 @@ def _array(archive: zipfile.ZipFile, name: str, dtype: type[np.generic], axes: i
 
 
 def _sequences(listed: Sequence[Mapping[str, Any]], columns: Mapping[str, npt.NDArray[Any]]) -> list[Datum]:
-    made: list[Datum] = []
+    data: list[Datum] = []
     start = 0
     for one in listed:
         debate, agent, turns, tokens = one["debate"], one["agent"], one["turns"], one["tokens"]
@@ -129,7 +161,7 @@ def _sequences(listed: Sequence[Mapping[str, Any]], columns: Mapping[str, npt.ND
             raise ValueError("about")
         part = {name: column[start : start + tokens] for name, column in columns.items()}
         start += tokens
-        made.append(Datum(debate=debate, agent=agent, turns=tuple(turns), **part))
+        data.append(Datum(debate=debate, agent=agent, turns=tuple(turns), **part))
     if {len(column) for column in columns.values()} != {start}:
         raise ValueError("lengths")
-    return made
+    return data

@@ -24,8 +24,8 @@ from peergrad.debate.protocol import call_protocol, own_protocol
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Ask, Debate, Protocol, Question
-from peergrad.engines.base import Engine, Setup
-from peergrad.engines.registry import builtin_engine, engine_of, open_trainer
+from peergrad.engines.base import Setup
+from peergrad.engines.registry import engine_of, open_trainer
 from peergrad.learn.train import Step, Stopped, due, self_play, train
 from peergrad.learn.trainer import RETRIED, Trainer
 from peergrad.learn.updates import joined
@@ -36,8 +36,7 @@ from peergrad.measure.metrics import DebateBatch, measure
 from peergrad.runs.folder import Progress, Run, metrics_line
 from peergrad.runs.held_out import debated, direct
 from peergrad.runs.loggers import Loggers, open_loggers
-from peergrad.runs.lost import Lost
-from peergrad.runs.skipped import Skipped
+from peergrad.runs.skipped import LostUpdates, Skipped
 from peergrad.runs.watch import Watcher
 from peergrad.settings import flat
 from peergrad.tasks.arithmetic import Arithmetic, teacher
@@ -103,44 +102,42 @@ class Plan:
         return at in (Progress(), Progress(steps)) or (at.step > 0 and due(at.step - 1, every))
 
 
-def plan(config: TrainConfig, engine: Engine | None = None, *, may_import: bool = False) -> Plan:
-    """Check everything that can be checked without a model. No code that the settings name is imported: see ``plan_run``."""
-    rules, apart = config.task.rules(config.keep.seed), config.held_out
-    task, held_out = open_task(
-        config.task.task, rules, held_out=apart.eval_questions, eval_name=apart.eval_task, may_import=may_import
-    )
-    if config.learn.batch > len(task):
-        raise UserError(f"batch: {config.learn.batch} is more than the {len(task)} questions there are; give at most that")
-    if config.held_out.eval_debates > config.held_out.eval_questions:
-        raise UserError(f"eval_debates: {config.held_out.eval_debates} is more than eval_questions; give at most that")
-    teach, lessons = None, list[Question]()
-    if config.warm.warm_steps:
-        if config.warm.warm_from is not None:
-            shown = list(read_file(config.warm.warm_from))
-            wrong = next((d for d in shown if d.agents != config.debate.agents), None)
-            if not shown or wrong:
-                why = f"its debate {wrong.id} has {wrong.agents} agents, not {config.debate.agents}" if wrong else "is empty"
-                raise UserError(f"warm_from: {config.warm.warm_from} can't be learned from: {why}")
-            # A transcript has the names of styles; what they say is the task's.
-            styles = {question.style: question.style for question in (task[index] for index in range(len(task)))}
-            same = [replace(d.question, id=d.id, style=styles.get(d.question.style, d.question.style)) for d in shown]
-            teach, lessons = recorded(shown), same
-        elif isinstance(task, Arithmetic):
-            teach, lessons = teacher(config.keep.seed), [task[index] for index in range(len(task))]
-        else:
-            raise UserError("warm_from: this task has no teacher of its own; give a transcript file, or warm_steps 0")
-    engine = engine or builtin_engine(config.engine.engine)
-    if engine:
-        engine.check(config.engine, config.update)
-    return Plan(config, config.debate.build(engine.temperature if engine else None), task, held_out, teach, lessons)
-
-
 def plan_run(config: TrainConfig) -> Plan:
-    """``plan`` for settings a person gave, rather than a folder: what they name of one's own is imported, or refused."""
+    """Check everything that can be checked without a model. What the settings name of somebody's own is imported: they must
+    be a person's, not a folder's.
+    """
     _ = config.learn.reward.function, config.keep.own
     if is_import_path(config.debate.protocol):
         own_protocol(config.debate.protocol)
-    return plan(config, engine_of(config.engine), may_import=True)
+    engine = engine_of(config.engine)
+    apart, size = config.held_out, config.learn.batch
+    rules = config.task.rules(config.keep.seed)
+    task, held_out = open_task(config.task.task, rules, held_out=apart.eval_questions, eval_name=apart.eval_task)
+    if size > len(task):
+        raise UserError(f"batch: {size} is more than the {len(task)} questions there are; give at most that")
+    if apart.eval_debates > apart.eval_questions:
+        raise UserError(f"eval_debates: {apart.eval_debates} is more than eval_questions; give at most that")
+    teach, lessons = _teacher(config, task) if config.warm.warm_steps else (None, ())
+    engine.check(config.engine, config.update)
+    return Plan(config, config.debate.build(engine.temperature), task, held_out, teach, lessons)
+
+
+def _teacher(config: TrainConfig, task: Task) -> tuple[Teacher, Sequence[Question]]:
+    """Who shows the debates of the warm start, and what they are about."""
+    path, questions = config.warm.warm_from, [task[index] for index in range(len(task))]
+    if path is None:
+        if not isinstance(task, Arithmetic):
+            raise UserError("warm_from: this task has no teacher of its own; give a transcript file, or warm_steps 0")
+        return teacher(config.keep.seed), questions
+    debates = list(read_file(path))
+    wrong = next((debate for debate in debates if debate.agents != config.debate.agents), None)
+    if not debates or wrong:
+        why = f"its debate {wrong.id} has {wrong.agents} agents, not {config.debate.agents}" if wrong else "is empty"
+        raise UserError(f"warm_from: {path} can't be learned from: {why}")
+    # A transcript has the names of styles; what they say is the task's.
+    styles = {question.style: question.style for question in questions}
+    same = [replace(d.question, id=d.id, style=styles.get(d.question.style, d.question.style)) for d in debates]
+    return recorded(debates), same
 
 
 def load_engine(config: TrainConfig, say: Callable[[str], None] = lambda _: None) -> Trainer:
@@ -210,13 +207,13 @@ class _Training:
         Skipped(self.run.path).forget_after(at)
         if not folder:
             await self._save(at)
-        lost = Lost(self.run, self.watch)
+        lost = LostUpdates(self.run, self.watch)
         await self._evaluate(at)
         if at.step == 0:
             at = await self._warm_start(at, lost)
         await self._self_play(at, lost)
 
-    async def _warm_start(self, at: Progress, lost: Lost) -> Progress:
+    async def _warm_start(self, at: Progress, lost: LostUpdates) -> Progress:
         """Show the policy debates, a batch at a time."""
         warm, bad = self.config.warm, 0
         for index in range(at.warm, warm.warm_steps):
@@ -240,7 +237,7 @@ class _Training:
             metrics |= {"time/train_s": time.monotonic() - started, "tokens/trained": float(sum(map(len, data)))}
             if RETRIED in stats.metrics:
                 metrics["warm/retried"] = stats.metrics[RETRIED]
-            await lost.tell(at, stats, "cross_entropy", warm.warm_lr)
+            await lost.report(at, stats, "cross_entropy", warm.warm_lr)
             self._log(at, "warm", metrics)
             await self._save(at)
             if bad >= self.config.learn.stop_after_bad:
@@ -250,7 +247,7 @@ class _Training:
                 )
         return at
 
-    async def _self_play(self, at: Progress, lost: Lost) -> None:
+    async def _self_play(self, at: Progress, lost: LostUpdates) -> None:
         """The loop itself, and around it what is saved of every step."""
         learn = self.config.learn
         history = [line for line in self.run.metrics() if line["phase"] == "train"]
@@ -259,7 +256,7 @@ class _Training:
             async for step in steps:
                 at = Progress(step.index + 1)
                 if step.stats:
-                    await lost.tell(at, step.stats, learn.loss, step.lr)
+                    await lost.report(at, step.stats, learn.loss, step.lr)
                 # Comparing answers may take long, and signals must be heard.
                 metrics, sounding = await asyncio.to_thread(self._measure, at, step, history)
                 self._log(at, "train", metrics)

@@ -1,24 +1,29 @@
-"""From a task's name to its questions."""
+"""From a task's name to its questions: built in, from the hub, of a file, or somebody's own, checked whole."""
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from peergrad.debate.errors import UserError
+from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import nearest
+from peergrad.debate.imports import imported, where_it_failed
+from peergrad.debate.style import STYLES, Style
 from peergrad.debate.types import Question
 from peergrad.tasks.arithmetic import Arithmetic
-from peergrad.tasks.base import Grade, Task
-from peergrad.tasks.datasets import DATASETS
+from peergrad.tasks.base import Grade, Grader, Task
+from peergrad.tasks.datasets import DATASETS, hub_rows
 from peergrad.tasks.files import Questions, questions_of, read_questions
 from peergrad.tasks.grading import grade
-from peergrad.tasks.hub import hub_rows
-from peergrad.tasks.own import is_own_task, own_task
-from peergrad.tasks.rows import KINDS, rows, stem
+from peergrad.tasks.rows import KINDS, is_kind_of_file, rows, stem
 
 BUILT_IN = ("arithmetic",)
+_PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_PARTS = ("name", "known", "__len__", "__getitem__", "grade")
+_FIT = "a task has a name, known, len(task), task[index] and grade(question, solution)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +37,14 @@ class TaskRules:
     seed: int = 0
 
 
-def open_task(
-    name: str, rules: TaskRules, *, held_out: int = 0, eval_name: str = "", may_import: bool = True
-) -> tuple[Task, Task]:
+def open_task(name: str, rules: TaskRules, *, held_out: int = 0, eval_name: str = "") -> tuple[Task, Task]:
     """The questions to train on, and ``held_out`` others to evaluate on.
 
     The others are the first of ``eval_name``; without it, those of a split of their own, or the last of the task's.
-    ``may_import`` must be false for names that a folder gives: a task of somebody's own is code.
+    Names must be a person's, not a folder's: a task of somebody's own is code.
 
     Example: ``open_task("gsm8k:train.jsonl", TaskRules(), held_out=64, eval_name="gsm8k:test.jsonl")``
     """
-    if not may_import and (own := next(filter(is_own_task, (name, eval_name)), None)):
-        raise UserError(f"task: {own!r} is somebody's code, which is not imported because a folder names it")
     if eval_name and not held_out:
         raise UserError("eval_questions: 0 leaves nothing of eval_task to evaluate on; give at least 1")
     if not eval_name and name in DATASETS and DATASETS[name].test and held_out:
@@ -62,6 +63,11 @@ def open_task(
 def open_questions(name: str, rules: TaskRules) -> Task:
     """All questions of a task, to evaluate on; of a dataset with splits, those of the test split."""
     return _questions(name, rules, "test")
+
+
+def is_own_task(name: str) -> bool:
+    """Whether a name is an import path, and no file's. Example: ``my_task:Puzzles``."""
+    return bool(_PATH.fullmatch(name)) and not is_kind_of_file(Path(name)) and not Path(name).exists()
 
 
 def gradable(question: Question) -> bool:
@@ -102,7 +108,7 @@ def _questions(name: str, rules: TaskRules, part: str) -> Arithmetic | Questions
         path = Path(file)
         return questions_of(rows(path), DATASETS[kind].read, kind, stem(path), file, rules.skip_bad)
     if is_own_task(name):
-        return own_task(name)
+        return _own_task(name)
     _check_file(name)
     return read_questions(Path(name), rules.question_field, rules.answer_field, skip_bad=rules.skip_bad)
 
@@ -117,3 +123,62 @@ def _check_file(name: str) -> None:
         raise UserError(f"task: {kind!r} in {name!r} is no known dataset; {nearest(kind, tuple(DATASETS))}")
     if not Path(name).suffix and "/" not in name and name not in os.listdir():
         raise UserError(f"task: {name!r} is neither a known dataset nor a file; {nearest(name, known)}")
+
+
+def _own_task(path: str) -> Questions:
+    """The task ``path`` stands for: an object, or a class or function that makes one without arguments."""
+    where, own = f"task: {path!r}", imported(path, "task")
+    try:
+        task: Any = own() if isinstance(own, type) or (callable(own) and not hasattr(own, "grade")) else own
+        if missing := [part for part in _PARTS if not hasattr(task, part)]:
+            raise UserError(f"{where}: {type(task).__name__} has no {missing[0]}; {_FIT}")
+        name, known = task.name, task.known
+        questions = tuple(task[index] for index in range(len(task)))
+    except (UserError, EngineError):
+        raise
+    except Exception as error:  # somebody's own code
+        raise UserError(f"{where}: failed ({where_it_failed(error)})") from error
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name):
+        raise UserError(f"{where}: name is {name!r}; give letters, digits, '.', '_' and '-', as metrics carry it")
+    _check_questions(questions, known, where)
+    # By this name they are known to be graded by nobody but this task.
+    named = tuple(replace(question, dataset=path) for question in questions)
+    return Questions(name, named, grader=_checked(task, where))
+
+
+def _check_questions(questions: tuple[Any, ...], known: object, where: str) -> None:
+    if not questions:
+        raise UserError(f"{where}: has no questions")
+    ids: set[str] = set()
+    for index, question in enumerate(questions):
+        at = f"{where}, question {index}"
+        if not isinstance(question, Question):
+            raise UserError(f"{at}: is {type(question).__name__}, not a Question")
+        if not isinstance(question.id, str) or not question.id.isprintable() or question.id in {"", *ids}:
+            raise UserError(f"{at}: its id is {question.id!r}; give each a text of its own")
+        if not isinstance(question.text, str) or not isinstance(question.answer, str | None):
+            raise UserError(f"{at}: its text must be text, and its answer text or None")
+        if not isinstance(question.style, Style):
+            raise UserError(f"{at}: its style is {question.style!r}; give a Style, or leave it out")
+        if STYLES.get(question.style.name, question.style) is not question.style:
+            raise UserError(f"{at}: its style is called as the built-in {question.style.name!r}; give another name")
+        ids.add(question.id)
+    if known is not any(question.known for question in questions):
+        raise UserError(
+            f"{where}: known is {known!r}, but {'no' if known else 'a'} question has an answer or a payload to grade it by"
+        )
+
+
+def _checked(task: Any, where: str) -> Grader:
+    def grade(question: Question, solution: str) -> Grade:
+        try:
+            result = task.grade(question, solution)
+        except (UserError, EngineError):
+            raise
+        except Exception as error:  # somebody's own code
+            raise UserError(f"{where}: grade failed ({where_it_failed(error)})") from error
+        if not isinstance(result, Grade) or not isinstance(result.answer, str | None):
+            raise UserError(f"{where}: grade gave {result!r}; give a Grade, its answer text or None")
+        return replace(result, correct=bool(result.correct))
+
+    return grade

@@ -137,5 +137,5 @@ def too_many_lost(console: Console, run: Run) -> None:
     """Say so if the run lost so many updates that it is not the run that was asked for."""
     updates, skipped = Updates.of(run.metrics()), Skipped(run.path)
     if updates.too_many:
-        where = str(skipped.path) if skipped.kept() else None
+        where = str(skipped.path) if skipped.files() else None
         console.print(Text(visible(updates.warning(where)), style="bold red"), soft_wrap=True)

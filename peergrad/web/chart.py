@@ -1,26 +1,29 @@
-"""A line chart as inline SVG: readable in light, dark and grey, by eye and by screen reader."""
+"""The curves of a report: line charts as inline SVG, readable in light, dark and grey, by eye and by screen reader."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from peergrad.measure.history import Alarmed, Points
-from peergrad.measure.shown import Chart
+from peergrad.measure.history import BINS, Alarmed, Points, RunHistory, alarmed, points
+from peergrad.measure.shown import SHOWN, Chart, Shown, filled, matches, own_names
 from peergrad.web.markup import Safe, clip, tag
 
-STYLES = 6
-"""How many lines can be told apart: each has a colour, a dash pattern and a shape of its own."""
-
+_STYLES = 6  # lines that can be told apart: each has a colour, a dash pattern and a shape of its own
 _WIDTH, _HEIGHT = 420, 244
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 408, 36, 202
+_REWARDS = (
+    "What votes award (gen, or the score per agent) has a mean that is constant by construction: a vote for one agent is a "
+    "vote against another, however good or bad the debates become. It can't show progress. Read here how it is spread over "
+    "seats, and what judging and form earn."
+)
 _MARKED = 40  # up to so many points each has a mark that says its value
 _NO_MORE_THAN = 40  # alarm marks; more can't be told apart
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class _Line:
     """One metric over steps."""
 
     label: str
@@ -48,11 +51,56 @@ class _Frame:
         return _BOTTOM - (value - self.y0) / (self.y1 - self.y0) * (_BOTTOM - _TOP)
 
 
-def draw(
-    chart: Chart, lines: Sequence[Line], id: str, span: tuple[float, float] | None, alarms: Sequence[Alarmed]
+def curves(history: RunHistory) -> Safe:
+    """All curves, in groups; what was not measured is left out."""
+    alarms = alarmed(history.train)
+    groups: dict[str, list[Safe]] = {}
+    for index, (chart, lines) in enumerate(_charts(history).items(), 1):
+        on_steps = chart.axis == "step"
+        figure = _figure(chart, lines, f"chart-{index}", history.span if on_steps else None, alarms if on_steps else ())
+        if figure:
+            groups.setdefault(chart.group, []).append(figure)
+    parts = [
+        tag(
+            "section",
+            tag("h2", group),
+            tag("p", _REWARDS, class_="about") if group == "Rewards" else None,
+            tag("div", figures, class_="charts"),
+        )
+        for group, figures in groups.items()
+    ]
+    if len(history.train) > BINS:
+        each = f"Each point stands for about {len(history.train) / BINS:.0f} of {len(history.train):,} steps: their mean."
+        parts.insert(0, tag("p", each, class_="about binned"))
+    return tag("div", parts or tag("p", "Nothing has been measured yet.", class_="empty"))
+
+
+def _charts(history: RunHistory) -> dict[Chart, list[_Line]]:
+    """Every chart with its lines. Lines of one metric and several tasks are told apart by the task."""
+    names = history.names
+    own = [
+        Shown(name, label, Chart("Other metrics", title, ""))
+        for title in own_names(names["train"])
+        for name, label in ((title, "self-play"), (f"eval/debate/*/{title}", "held out"))
+    ]
+    charts: dict[Chart, list[_Line]] = {}
+    for shown in (*SHOWN, *own):
+        if shown.chart:
+            phase = shown.name.partition("/")[0] if shown.name.startswith(("eval/", "warm/")) else "train"
+            named = matches(shown, names[phase])
+            for name, stars in named:
+                label = filled(shown.label, stars)
+                several = len(named) > 1 and "{" not in shown.label
+                line = _Line(f"{label}: {stars[0]}" if several else label, points(history, phase, name))
+                charts.setdefault(replace(shown.chart, title=filled(shown.chart.title, stars)), []).append(line)
+    return charts
+
+
+def _figure(
+    chart: Chart, lines: Sequence[_Line], id: str, span: tuple[float, float] | None, alarms: Sequence[Alarmed]
 ) -> Safe | None:
     """The chart as a figure with its legend; ``None`` if nothing in it was measured."""
-    drawn = [line for line in lines if line.known][:STYLES]
+    drawn = [line for line in lines if line.known][:_STYLES]
     if not drawn:
         return None
     xs = [x for line in drawn for x, _ in line.known]
@@ -108,7 +156,7 @@ def _rule(frame: _Frame, value: float, kind: str) -> Safe:
     return tag("path", d=f"M{_LEFT} {_at(frame.y(value))}H{_RIGHT}", class_=kind)
 
 
-def _line(line: Line, style: int, frame: _Frame, chart: Chart) -> Safe:
+def _line(line: _Line, style: int, frame: _Frame, chart: Chart) -> Safe:
     """The line, broken where nothing was measured. A point with no neighbours would be no line, so it gets a mark."""
     runs: list[list[tuple[float, float]]] = [[]]
     for x, y in line.points:
@@ -184,13 +232,13 @@ def _alarms(frame: _Frame, alarms: Sequence[Alarmed]) -> list[Safe]:
     return parts
 
 
-def _described(chart: Chart, lines: Sequence[Line]) -> str:
-    said: list[str] = []
+def _described(chart: Chart, lines: Sequence[_Line]) -> str:
+    sentences: list[str] = []
     for line in lines:
         values = [y for _, y in line.known]
         first, last, low, high = (_shown(value, chart.share) for value in (values[0], values[-1], min(values), max(values)))
-        said.append(f"{line.label}: {first} at first, {last} at last; lowest {low}, highest {high}.")
-    return f"{chart.unit} over {chart.axis}. " + " ".join(said)
+        sentences.append(f"{line.label}: {first} at first, {last} at last; lowest {low}, highest {high}.")
+    return f"{chart.unit} over {chart.axis}. " + " ".join(sentences)
 
 
 def _range(values: Sequence[float], share: bool) -> tuple[float, float]:
@@ -218,8 +266,8 @@ def _ticks(low: float, high: float, *, share: bool = False, whole: bool = False)
     power = 10.0 ** math.floor(math.log10((high - low) / 4))
     step = next((power * by for by in (1, 2, 5) if (high - low) / (power * by) <= 6), power * 10)
     step = max(step, 1.0) if whole else step
-    found = [index * step for index in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-    return [(value, f"{value * 100:.0f}%" if share else f"{value:.0f}" if whole else _round(value)) for value in found]
+    values = [index * step for index in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    return [(value, f"{value * 100:.0f}%" if share else f"{value:.0f}" if whole else _round(value)) for value in values]
 
 
 def _shown(value: float, share: bool) -> str:

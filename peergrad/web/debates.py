@@ -1,30 +1,44 @@
-"""Debates as a person reads them: who said what, which votes counted, and what each turn earned."""
+"""Debates from before and after, as a person reads them: who said what, which votes counted, and what each turn earned."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import re
+from dataclasses import asdict, dataclass
+from itertools import islice, zip_longest
 
 from peergrad.debate.types import Debate
 from peergrad.measure.grades import final_grades, turn_grades
 from peergrad.reward.rewards import RewardRules, Scored, score
-from peergrad.tasks.base import Grader
-from peergrad.tasks.open import gradable
+from peergrad.runs.folder import Run
+from peergrad.tasks.open import gradable, regrade
 from peergrad.web.markup import Safe, clip, tag
-from peergrad.web.samples import Samples
 
+_SHOWN = 5
+_SCANNED = 64  # debates of a file that are looked through for the same questions
 _TURNS = 24  # of a debate
 _LONGEST = 1500  # characters of a section
 _TITLE = 240  # of a question that stands as a title
 _BUDGET = 200_000  # characters of model text on a page; escaped, one may take six bytes
 
 
-def side_by_side(shown: Samples, rules: RewardRules, grade: Grader) -> Safe:
-    """All debates of a report, before on the left and after on the right."""
+@dataclass(frozen=True, slots=True)
+class _Samples:
+    """Debates side by side; ``None`` where there is none. ``paired``: both sides of a row are about the same question."""
+
+    rows: tuple[tuple[Debate | None, Debate | None], ...] = ()
+    before: str = ""
+    after: str = ""
+    paired: bool = False
+
+
+def side_by_side(run: Run, rules: RewardRules) -> Safe:
+    """Some debates of a run, before on the left and after on the right."""
+    shown = _samples(run)
     if not shown.rows:
         return tag("p", "No debate has been kept yet.", class_="empty")
     debates = [debate for row in shown.rows for debate in row if debate]
     texts = sum(len(turn.parsed.sections) or 1 for debate in debates for turn in debate.turns[:_TURNS])
-    show = _Shower(rules, grade, min(_LONGEST, _BUDGET // max(1, texts)))
+    longest = min(_LONGEST, _BUDGET // max(1, texts))
     about = (
         "The same questions, before and after. They are the first ones, not chosen."
         if shown.paired
@@ -34,22 +48,64 @@ def side_by_side(shown: Samples, rules: RewardRules, grade: Grader) -> Safe:
     )
     after = (tag("b", "After: "), shown.after, ".") if shown.after else ()
     line = tag("p", about, " ", tag("b", "Before: "), shown.before, ". ", after, class_="about")
-    rows = [_row(show, index, row, shown) for index, row in enumerate(shown.rows)]
-    return tag("div", line, rows)
+    rows = [[score(debate, rules) if debate else None for debate in row] for row in shown.rows]
+    return tag("div", line, [_row(index, row, shown, longest) for index, row in enumerate(rows)])
 
 
-def _row(show: _Shower, index: int, row: tuple[Debate | None, Debate | None], shown: Samples) -> Safe:
-    scored = [score(debate, show.rules) if debate else None for debate in row]
-    question = next(debate.question for debate in row if debate)
+def _samples(run: Run) -> _Samples:
+    """The first and the last evaluation's debates on the same questions; else the first and the last step's."""
+    evaluated = _ends(run, "eval")
+    if evaluated:
+        (before, first), (after, last) = evaluated
+        later = {(debate.question.id, debate.question.text): debate for debate in last}
+        rows = [(debate, later.get((debate.question.id, debate.question.text))) for debate in first]
+        both = tuple((one, other) for one, other in rows if other)[:_SHOWN]
+        if before != after and both:
+            return _Samples(both, _when(before), _when(after), paired=True)
+    ends = _ends(run, "step") or evaluated
+    if not ends:
+        return _Samples()
+    (before, first), (after, last) = ends
+    if before == after:
+        return _Samples(tuple((debate, None) for debate in first[:_SHOWN]), _when(before))
+    return _Samples(tuple(zip_longest(first[:_SHOWN], last[:_SHOWN])), _when(before), _when(after))
+
+
+def _ends(run: Run, kind: str) -> tuple[tuple[str, list[Debate]], tuple[str, list[Debate]]] | None:
+    """The first and the last file of a kind that has debates, with some of them."""
+    names = {
+        int(match[1]): path.stem
+        for path in (run.path / "debates").glob(f"{kind}_*.jsonl")
+        if (match := re.fullmatch(rf"{kind}_(\d{{1,9}})", path.stem))
+    }
+    order = [names[step] for step in sorted(names)]
+    first = next(((name, debates) for name in order if (debates := _first_debates(run, name))), None)
+    last = next(((name, debates) for name in reversed(order) if (debates := _first_debates(run, name))), None)
+    return (first, last) if first and last else None
+
+
+def _first_debates(run: Run, name: str) -> list[Debate]:
+    return [debate for _, debate in islice(run.debates(name), _SCANNED)]
+
+
+def _when(name: str) -> str:
+    kind, _, number = name.partition("_")
+    if kind == "eval":
+        return "held-out questions before training" if int(number) == 0 else f"held-out questions after step {int(number)}"
+    return f"self-play, step {int(number)}"
+
+
+def _row(index: int, row: list[Scored | None], shown: _Samples, longest: int) -> Safe:
+    question = next(scored.debate.question for scored in row if scored)
     alike = shown.paired or not shown.after
-    title = show.text(question.text, _TITLE) if alike else f"Debate {index + 1} of each"
+    title = _text(question.text, min(_TITLE, longest)) if alike else f"Debate {index + 1} of each"
     whole = not alike or len(question.text) > _TITLE
-    outcome = " → ".join(show.outcome(one) for one in scored if one)
     columns = [
-        tag("div", tag("h4", when), show.debate(one, question=whole) if one else tag("p", "none"), class_="debate")
-        for when, one in zip(("Before", "After"), scored, strict=True)
+        tag("div", tag("h4", when), _debate(one, longest, question=whole) if one else tag("p", "none"), class_="debate")
+        for when, one in zip(("Before", "After"), row, strict=True)
         if one or shown.after
     ]
+    outcome = " → ".join(_outcome(scored) for scored in row if scored)
     return tag(
         "details",
         tag("summary", tag("span", title, class_="question"), " ", tag("small", outcome)),
@@ -58,107 +114,84 @@ def _row(show: _Shower, index: int, row: tuple[Debate | None, Debate | None], sh
     )
 
 
-class _Shower:
-    """Shows debates under one set of rules, clipping every text to the same length."""
+def _outcome(scored: Scored) -> str:
+    """A debate in a few words."""
+    debate, votes = scored.debate, len(scored.tally.votes)
+    readable = sum(turn.parsed.error is None for turn in debate.turns)
+    words = [f"{readable} of {len(debate.turns)} readable", f"{votes} vote{'s' * (votes != 1)}"]
+    if gradable(debate.question):
+        right = sum(grade.correct for grade in final_grades(debate, turn_grades([debate], regrade)[0]))
+        words.append(f"{right} of {debate.agents} right")
+    return ", ".join(words)
 
-    def __init__(self, rules: RewardRules, grade: Grader, longest: int) -> None:
-        self.rules, self.grade, self.longest = rules, grade, longest
 
-    def text(self, raw: str, most: int = _LONGEST) -> Safe:
-        """Model text, clipped with a notice."""
-        beginning, notice = clip(raw, min(most, self.longest))
-        return tag("bdi", beginning, tag("em", notice, class_="cut") if notice else None)
+def _debate(scored: Scored, longest: int, *, question: bool) -> list[Safe | None]:
+    debate, answer = scored.debate, scored.debate.question.answer
+    counts = [f"{name.replace('_', ' ')} {count}" for name, count in asdict(scored.tally.counts).items() if count]
+    left_out = len(debate.turns) - _TURNS
+    by_agent = [
+        f"{stream.name}: " + ", ".join(f"agent {agent} {_signed(value)}" for agent, value in enumerate(stream.values))
+        for stream in scored.streams
+        if stream.unit == "agent"
+    ]
+    return [
+        tag("p", _text(debate.question.text, longest), class_="question") if question else None,
+        None if answer is None else tag("p", "Right answer: ", _text(answer, longest), class_="counts"),
+        *(_turn(scored, index, longest) for index in range(min(_TURNS, len(debate.turns)))),
+        tag("p", f"… {left_out} more turns are not shown.", class_="cut") if left_out > 0 else None,
+        *(tag("p", line, class_="counts") for line in (*by_agent, ", ".join(counts) or "no bad votes")),
+    ]
 
-    def outcome(self, scored: Scored) -> str:
-        """A debate in a few words."""
-        debate, votes = scored.debate, len(scored.tally.votes)
-        readable = sum(turn.parsed.error is None for turn in debate.turns)
-        words = [f"{readable} of {len(debate.turns)} readable", f"{votes} vote{'s' * (votes != 1)}"]
-        if gradable(debate.question):
-            right = sum(grade.correct for grade in final_grades(debate, turn_grades([debate], self.grade)[0]))
-            words.append(f"{right} of {debate.agents} right")
-        return ", ".join(words)
 
-    def debate(self, scored: Scored, *, question: bool) -> list[Safe | None]:
-        debate = scored.debate
-        answer = debate.question.answer
-        counts = [f"{name.replace('_', ' ')} {count}" for name, count in asdict(scored.tally.counts).items() if count]
-        left_out = len(debate.turns) - _TURNS
-        by_agent = [
-            tag(
-                "p",
-                f"{stream.name}: ",
-                ", ".join(f"agent {a} {_signed(v)}" for a, v in enumerate(stream.values)),
-                class_="counts",
-            )
-            for stream in scored.streams
-            if stream.unit == "agent"
-        ]
-        return [
-            tag("p", self.text(debate.question.text), class_="question") if question else None,
-            None if answer is None else tag("p", "Right answer: ", self.text(answer), class_="counts"),
-            *(self.turn(scored, index) for index in range(min(_TURNS, len(debate.turns)))),
-            tag("p", f"… {left_out} more turns are not shown.", class_="cut") if left_out > 0 else None,
-            *by_agent,
-            tag("p", ", ".join(counts) or "no bad votes", class_="counts"),
-        ]
+def _turn(scored: Scored, index: int, longest: int) -> Safe:
+    debate, turn = scored.debate, scored.debate.turns[index]
+    persona = debate.protocol.persona(turn.agent)
+    head = (
+        tag("b", f"Agent {turn.agent}"),
+        tag("span", f"round {turn.round + 1}"),
+        tag("span", tag("bdi", clip(persona.name, 60)[0])) if persona else None,
+        _grade(debate, index),
+    )
+    error, sections = turn.parsed.error, list[Safe]()
+    for name in [] if error else [section.name for section in turn.parsed.sections]:
+        words = turn.section(name)
+        sections += [tag("dt", name.replace("_", " ")), tag("dd", _text(words, longest) if words else "–")]
+    return tag(
+        "article",
+        tag("header", head),
+        tag("p", f"unreadable: {error}", class_="error") if error else None,
+        tag("dl", sections) if sections else tag("div", _text(turn.text, longest), class_="raw"),
+        tag("footer", _votes(scored, index), _rewards(scored, index)),
+        class_="turn unreadable" if error else "turn",
+    )
 
-    def turn(self, scored: Scored, index: int) -> Safe:
-        debate = scored.debate
-        turn = debate.turns[index]
-        persona = debate.protocol.persona(turn.agent)
-        head = (
-            tag("b", f"Agent {turn.agent}"),
-            tag("span", f"round {turn.round + 1}"),
-            tag("span", tag("bdi", clip(persona.name, 60)[0])) if persona else None,
-            self._grade(debate, index),
-        )
-        if turn.parsed.error:
-            body = [
-                tag("p", f"unreadable: {turn.parsed.error}", class_="error"),
-                tag("div", self.text(turn.text), class_="raw"),
-            ]
-        else:
-            sections: list[Safe] = []
-            for name in (section.name for section in turn.parsed.sections):
-                words = turn.section(name)
-                sections += [tag("dt", name.replace("_", " ")), tag("dd", self.text(words) if words else "–")]
-            body = [tag("dl", sections) if sections else tag("div", self.text(turn.text), class_="raw")]
-        kind = "turn unreadable" if turn.parsed.error else "turn"
-        return tag(
-            "article",
-            tag("header", head),
-            body,
-            tag("footer", self._votes(scored, index), _rewards(scored, index)),
-            class_=kind,
-        )
 
-    def _grade(self, debate: Debate, index: int) -> Safe | None:
-        turn = debate.turns[index]
-        if not gradable(debate.question) or turn.solution is None:
-            return None
-        grade = self.grade(debate.question, turn.solution)
-        if grade.timed_out:
-            return tag("span", "○ not compared in time", class_="badge")
-        if grade.answer is None:
-            return tag("span", "○ no answer found", class_="badge")
-        return (
-            tag("span", "✓ right", class_="badge right") if grade.correct else tag("span", "✗ wrong", class_="badge wrong")
-        )
+def _text(raw: str, most: int) -> Safe:
+    """Model text, clipped with a notice."""
+    beginning, notice = clip(raw, most)
+    return tag("bdi", beginning, tag("em", notice, class_="cut") if notice else None)
 
-    def _votes(self, scored: Scored, index: int) -> Safe:
-        votes = [f"{vote.a} {vote.op} {vote.b}" for vote in scored.tally.votes if vote.turn == index]
-        if votes:
-            return tag("span", "votes: ", ", ".join(votes[:12]), " …" if len(votes) > 12 else None)
-        return tag("span", "a vote was due, none is valid" if index in scored.tally.missing else "no votes")
+
+def _grade(debate: Debate, index: int) -> Safe | None:
+    solution = debate.turns[index].solution
+    if not gradable(debate.question) or solution is None:
+        return None
+    grade = regrade(debate.question, solution)
+    if grade.timed_out or grade.answer is None:
+        return tag("span", "○ not compared in time" if grade.timed_out else "○ no answer found", class_="badge")
+    return tag("span", "✓ right" if grade.correct else "✗ wrong", class_=f"badge {'right' if grade.correct else 'wrong'}")
+
+
+def _votes(scored: Scored, index: int) -> Safe:
+    votes = [f"{vote.a} {vote.op} {vote.b}" for vote in scored.tally.votes if vote.turn == index]
+    if votes:
+        return tag("span", "votes: ", ", ".join(votes[:12]), " …" if len(votes) > 12 else None)
+    return tag("span", "a vote was due, none is valid" if index in scored.tally.missing else "no votes")
 
 
 def _rewards(scored: Scored, index: int) -> list[Safe]:
-    return [
-        tag("span", f"{stream.name} {_signed(stream.values[index])}", class_="reward")
-        for stream in scored.streams
-        if stream.unit == "turn"
-    ]
+    by_turn = [stream for stream in scored.streams if stream.unit == "turn"]
+    return [tag("span", f"{stream.name} {_signed(stream.values[index])}", class_="reward") for stream in by_turn]
 
 
 def _signed(value: float | None) -> str:

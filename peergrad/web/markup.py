@@ -33,14 +33,14 @@ def tag(name: str, /, *children: Child, **attributes: str | float | None) -> Saf
 
     Example: ``tag("p", "a < b", class_="note") == '<p class="note">a &lt; b</p>'``
     """
-    opened = "".join(
+    written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{text(str(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
     if name in _VOID:
-        return Safe(f"<{name}{opened}>")
-    return Safe(f"<{name}{opened}>{join(*children)}</{name}>")
+        return Safe(f"<{name}{written}>")
+    return Safe(f"<{name}{written}>{join(*children)}</{name}>")
 
 
 def join(*children: Child) -> Safe:
@@ -67,6 +67,6 @@ def clip(raw: str, most: int) -> tuple[str, str | None]:
     return raw[:most], f"… cut here: {most:,} of {len(raw):,} characters"
 
 
-def _sign(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _sign(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else "\ufffd"

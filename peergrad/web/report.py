@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,18 +10,16 @@ from typing import Any
 from peergrad.config import TrainConfig, from_folder
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
-from peergrad.measure.history import RunHistory, Updates, alarmed
+from peergrad.measure.history import RunHistory, alarmed, fifths, total
+from peergrad.measure.shown import Row, rows_before_and_after
 from peergrad.reward.rewards import RewardRules
 from peergrad.runs import files
 from peergrad.runs.folder import Run
 from peergrad.runs.skipped import Skipped
-from peergrad.tasks.open import regrade
-from peergrad.web.curves import curves
+from peergrad.web.chart import curves
 from peergrad.web.debates import side_by_side
 from peergrad.web.markup import Safe, clip, tag
-from peergrad.web.samples import samples
 from peergrad.web.style import STYLE
-from peergrad.web.summary import before_and_after, used
 
 # Nothing is fetched and nothing runs, even if markup should ever get in.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -61,13 +59,13 @@ def report(run: Run) -> str:
         _alarms(history, run),
         tag(
             "div",
-            tag("section", tag("h2", "Before and after"), before_and_after(history, settings)),
-            tag("section", tag("h2", "What it took"), used(history)),
+            tag("section", tag("h2", "Before and after"), _before_and_after(history, settings)),
+            tag("section", tag("h2", "What it took"), _used(history)),
             class_="tables",
         ),
         curves(history),
         tag("h2", "Debates"),
-        side_by_side(samples(run), _shown_by(settings.learn.reward), regrade),
+        side_by_side(run, _shown_by(settings.learn.reward)),
         tag("p", "Written by peergrad from the run's folder; the same folder gives the same page.", class_="end"),
     )
     return f"<!doctype html>\n{tag('html', head, tag('body', main), lang='en')}\n"
@@ -99,30 +97,21 @@ def _state(history: RunHistory, config: TrainConfig | None) -> str:
 
 
 def _alarms(history: RunHistory, run: Run) -> Safe | None:
-    found: dict[str, list[str]] = {}
+    steps_of: dict[str, list[str]] = {}
     for alarm in alarmed(history.train):
         steps = str(alarm.first) if alarm.first == alarm.last else f"{alarm.first}–{alarm.last}"
-        found.setdefault(alarm.name, []).append(steps)
-    lost = _too_many_lost(history.updates, run)
-    if not found and not lost:
+        steps_of.setdefault(alarm.name, []).append(steps)
+    lost = None
+    if history.updates.too_many:
+        folder = "skipped/ in the run's folder" if Skipped(run.path).files() else None
+        lost = tag("p", history.updates.warning(folder), class_="lost")
+    if not steps_of and not lost:
         return None
     lines = [
-        tag(
-            "p",
-            tag("b", clip(name, 80)[0]),
-            " sounded after step ",
-            ", ".join(steps[:12]),
-            " and more" if len(steps) > 12 else None,
-        )
-        for name, steps in list(found.items())[:12]
+        tag("p", tag("b", clip(name, 80)[0]), " sounded after step ", ", ".join(steps[:12]), " and more" * (len(steps) > 12))
+        for name, steps in list(steps_of.items())[:12]
     ]
     return tag("div", lost, lines, class_="alarms", role="note", aria_label="alarms")
-
-
-def _too_many_lost(made: Updates, run: Run) -> Safe | None:
-    if not made.too_many:
-        return None
-    return tag("p", made.warning("skipped/ in the run's folder" if Skipped(run.path).kept() else None), class_="lost")
 
 
 def _made_with(facts: Mapping[str, Any], config: TrainConfig | None) -> Safe:
@@ -147,3 +136,85 @@ def _made_with(facts: Mapping[str, Any], config: TrainConfig | None) -> Safe:
 
 def _word(value: object) -> str:
     return "–" if value is None else clip(str(value), 200)[0]
+
+
+def _before_and_after(history: RunHistory, settings: TrainConfig) -> Safe:
+    """What changed, as in the table at the end of a run. Never the mean reward, which can't change."""
+    rows = rows_before_and_after(history)
+    if not rows:
+        return tag("p", "Nothing has been measured yet.", class_="empty")
+    size = len(fifths(history.train)[0])
+    many = f"{size} steps" if size != 1 else "1 step"
+    asked = f"{settings.held_out.eval_questions} questions alone, {settings.held_out.eval_debates} in debate"
+    about = [
+        f"Self-play: means over the first and the last fifth of its steps, {many} each." if history.train else None,
+        " There is only one step, so the two are the same." if len(history.train) == 1 else None,
+        f" Held out: the first and the last evaluation, {asked}." if history.evals else None,
+    ]
+    body = [
+        tag(
+            "tr",
+            tag("th", clip(row.label, 80)[0], scope="row"),
+            tag("td", _value(row.before, row.share)),
+            tag("td", _value(row.after, row.share), class_="after"),
+            tag("td", _change(row), class_="change"),
+        )
+        for row in rows
+    ]
+    return tag("div", _table(("", "before", "after", "change"), body), tag("p", about, class_="about"))
+
+
+def _used(history: RunHistory) -> Safe:
+    """Updates, debates, tokens and time, by what they were used for."""
+    warm, train, evals = history.warm, history.train, history.evals
+    debates, sampled = total(train, "debates/done"), total(train, "tokens/sampled")
+    trained, seconds = total(train, "tokens/trained"), total(train, "time/sample_s", "time/train_s")
+    rows = [
+        ("Warm start", len(warm), None, None, total(warm, "tokens/trained"), total(warm, "time/train_s")),
+        ("Self-play", len(train), debates, sampled, trained, seconds),
+        ("Evaluation", len(evals), None, None, None, total(evals, "time/eval_s")),
+    ]
+    body = [
+        tag("tr", tag("th", name, scope="row"), [tag("td", _count(value)) for value in counts], tag("td", _time(seconds)))
+        for name, *counts, seconds in rows
+        if counts[0]
+    ]
+    if not body:
+        return tag("p", "Nothing yet.", class_="empty")
+    everything = sum(row[-1] or 0.0 for row in rows)
+    body.append(tag("tr", tag("th", "Together", scope="row"), [tag("td", "")] * 4, tag("td", _time(everything))))
+    dropped = total(train, "debates/dropped")
+    notes = [
+        f"{history.updates}. " if history.updates.asked else None,
+        f"{dropped:,.0f} debates were dropped because the engine failed them." if dropped else None,
+    ]
+    table = _table(("", "times", "debates", "tokens sampled", "tokens trained on", "time"), body)
+    return tag("div", table, tag("p", notes, class_="about") if any(notes) else None)
+
+
+def _table(titles: Sequence[str], rows: Sequence[Safe]) -> Safe:
+    head = tag("tr", [tag("th", title, scope="col") for title in titles])
+    return tag("div", tag("table", tag("thead", head), tag("tbody", rows)), class_="scroll")
+
+
+def _value(value: float | None, share: bool) -> str:
+    return "–" if value is None else f"{value:.1%}" if share else f"{value:.2f}"
+
+
+def _change(row: Row) -> str:
+    if row.before is None or row.after is None:
+        return ""
+    change = row.after - row.before
+    return (f"{change * 100:+.1f} points" if row.share else f"{change:+.2f}").replace("-", "−")
+
+
+def _count(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"

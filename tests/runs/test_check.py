@@ -21,7 +21,7 @@ from peergrad.learn.trainer import Fault
 from peergrad.measure.preflight import Sample, gates
 from peergrad.reward.rewards import RewardRules
 from peergrad.runs.preflight import check
-from peergrad.runs.training import load_engine, plan
+from peergrad.runs.training import load_engine, plan_run
 from peergrad.runs.watch import Watcher
 from peergrad.settings import changed
 from peergrad.tasks.files import Questions
@@ -220,7 +220,7 @@ def test_the_forecast_leaves_out_debates_without_signal():
 
     voting = set()
     config = changed(preset("demo"), {"model": "bandit", "batch": 4, "center": "group", "format_penalty": False}, "test")
-    voting |= {f"check-debates/{question.id}" for question in plan(config).batch(0)[:3]}
+    voting |= {f"check-debates/{question.id}" for question in plan_run(config).batch(0)[:3]}
     trainer = Bandit(["one", "other"], some_vote)
     found = asyncio.run(check(config, 4, Watcher(), load=lambda *_: trainer))
     data = trainer.asked[-1][0]

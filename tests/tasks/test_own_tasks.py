@@ -8,8 +8,11 @@ import sys
 import pytest
 
 from peergrad import Question, UserError
+from peergrad.cli import eval as eval_command
 from peergrad.debate.transcript import read_file
-from peergrad.runs.training import plan, plan_run, train_run
+from peergrad.runs.folder import Run
+from peergrad.runs.training import plan_run, train_run
+from peergrad.settings import changed
 from peergrad.tasks.base import UNANSWERED, Grade
 from peergrad.tasks.open import TaskRules, gradable, open_questions, open_task
 from tests.bandit import Bandit
@@ -189,8 +192,11 @@ def test_datasets_and_files_go_before_modules(here):  # noqa: F811
 def test_nothing_is_imported_that_a_folder_names(here):  # noqa: F811
     (here / "sent.py").write_text("raise SystemExit('it was run')\n")
     for names in ({"task": "sent:T"}, {"eval_task": "sent:T"}):
-        with pytest.raises(UserError, match="'sent:T' is somebody's code, which is not imported because a folder names it"):
-            plan(settings(here / "run", warm_steps=0, **names))
+        run = Run(here / "-".join(names))
+        run.begin(settings(run.path, warm_steps=0, **names), {})
+        config = eval_command.base_settings(["--model", str(run.path)])
+        with pytest.raises(UserError, match="not imported because a folder names it; if you trust it, repeat --task sent:T"):
+            eval_command.command(changed(config, {"model": str(run.path)}, "test"))
     assert "sent" not in sys.modules
     with pytest.raises(SystemExit, match="it was run"):
         plan_run(settings(here / "run", task="sent:T"))

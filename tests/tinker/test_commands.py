@@ -20,7 +20,7 @@ from peergrad.engines.tinker.engine import Tinker
 from peergrad.runs.folder import Run
 from peergrad.runs.model_pool import ModelPool
 from peergrad.runs.model_ref import model_ref
-from peergrad.runs.training import plan
+from peergrad.runs.training import plan_run
 from peergrad.settings import changed
 from tests.runs.killing import PARROT
 from tests.tinker.processes import ROOT
@@ -102,7 +102,7 @@ def test_mistakes_are_found_before_the_service_is_asked(done):
 def test_other_mistakes(done, monkeypatch, tmp_path):
     monkeypatch.delenv("TINKER_API_KEY")
     with pytest.raises(UserError, match=r"TINKER_API_KEY: is not set; put the key of tinker\.thinkingmachines\.dev into it"):
-        plan(changed(preset("demo"), {"engine": "tinker"}, "test"))
+        plan_run(changed(preset("demo"), {"engine": "tinker"}, "test"))
     run = tmp_path / "run"
     shutil.copytree(done[0] / "run", run)
     settings = (run / "config.toml").read_text()
