@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from peergrad.debate.play import Played, play_all
+from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler
-from peergrad.debate.types import Protocol, Question
+from peergrad.debate.types import Question
 from peergrad.measure.grades import truth_of, turn_grades
 from peergrad.measure.metrics import DebateBatch, Metric, Metrics, answer_metrics, measure
 from peergrad.reward.rewards import RewardRules, score
@@ -27,7 +28,7 @@ async def debated(
     sampler: Sampler,
     task: Task,
     questions: Sequence[Question],
-    protocol: Protocol,
+    protocol: BaseProtocol,
     rules: RewardRules,
     prefix: str,
     own: Mapping[str, Metric],
@@ -45,5 +46,5 @@ async def debated(
     return {key if key.startswith("eval/") else f"{name}/{key}": value for key, value in metrics.items()}, played
 
 
-async def _play(protocol: Protocol, questions: Sequence[Question], sampler: Sampler, prefix: str) -> Played:
+async def _play(protocol: BaseProtocol, questions: Sequence[Question], sampler: Sampler, prefix: str) -> Played:
     return (await play_all(protocol, questions, sampler, prefix=prefix)).usable("questions of the evaluation")

@@ -20,10 +20,10 @@ from peergrad.debate.batch import Batcher
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
 from peergrad.debate.play import Played
-from peergrad.debate.protocol import call_protocol, own_protocol
+from peergrad.debate.protocol import BaseProtocol, call_protocol, own_protocol
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.transcript import read_file
-from peergrad.debate.types import Ask, Debate, Protocol, Question
+from peergrad.debate.types import Ask, Debate, Question
 from peergrad.engines.base import Setup
 from peergrad.engines.registry import engine_of, open_trainer
 from peergrad.learn.train import Step, Stopped, due, self_play, train
@@ -50,7 +50,7 @@ class Plan:
     """A run's settings with what they name, checked: nothing heavy is loaded yet."""
 
     config: TrainConfig
-    protocol: Protocol
+    protocol: BaseProtocol
     task: Task
     held_out: Task
     teach: Teacher | None
