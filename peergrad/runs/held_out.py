@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from peergrad.debate.batch import Batcher
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler
@@ -47,5 +46,4 @@ async def debated(
 
 
 async def _play(protocol: Protocol, questions: Sequence[Question], sampler: Sampler, prefix: str) -> Played:
-    async with Batcher(sampler, max_calls=1, deadline_s=3600) as batcher:
-        return (await play_all(protocol, questions, batcher, prefix=prefix)).usable("questions of the evaluation")
+    return (await play_all(protocol, questions, sampler, prefix=prefix)).usable("questions of the evaluation")
