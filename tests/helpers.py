@@ -7,8 +7,9 @@ import json
 from collections.abc import Callable, Sequence
 
 from peergrad.debate.play import play
+from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.transcript import load
-from peergrad.debate.types import Ask, Debate, Protocol, Question
+from peergrad.debate.types import Ask, Debate, Question
 from peergrad.engines.scripted import Scripted
 
 
@@ -47,6 +48,6 @@ def _load(protocol: str, agents: int, turns: list[dict], extra: dict) -> Debate:
     return load(json.dumps(line | extra))
 
 
-def played(protocol: Protocol, script: Callable[[Ask], str], question: Question | None = None) -> Debate:
+def played(protocol: BaseProtocol, script: Callable[[Ask], str], question: Question | None = None) -> Debate:
     """A debate really played, with the tokens of the scripted engine."""
     return asyncio.run(play(protocol, question or Question("q", "What is 17 + 25?"), Scripted(script)))

@@ -173,7 +173,7 @@ def test_nothing_is_imported_that_a_folder_names(here):
     assert _trained_on(changed(base_settings(["--model", str(made.path)]), {"model": str(made.path)}, "test"))
     assert "only reward" not in (export(Run(made.path), here / "adapter") / "README.md").read_text()
     assert "sent" not in sys.modules
-    with pytest.raises(SystemExit, match="it was run"):  # a person's own settings are another matter
+    with pytest.raises(UserError, match="it was run"):  # a person's own settings are another matter
         run(here / "other", reward="sent:reward")
 
 

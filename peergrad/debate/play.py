@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 from peergrad.debate.errors import EngineError, Halted, UserError
 from peergrad.debate.judge import judge_asks, read_verdict
-from peergrad.debate.protocol import call_protocol
+from peergrad.debate.protocol import BaseProtocol, call_protocol
 from peergrad.debate.sampler import Sampler, answered
-from peergrad.debate.types import Ask, Debate, Protocol, Question, Reply, Turn
+from peergrad.debate.types import Ask, Debate, Question, Reply, Turn
 
 
 async def play(
-    protocol: Protocol, question: Question, sampler: Sampler, *, id: str | None = None, judge_tokens: int = 0
+    protocol: BaseProtocol, question: Question, sampler: Sampler, *, id: str | None = None, judge_tokens: int = 0
 ) -> Debate:
     """One debate from question to end. Raises ``EngineError`` if the world failed one of its asks.
 
@@ -69,7 +69,7 @@ class Played:
 
 
 async def play_all(
-    protocol: Protocol,
+    protocol: BaseProtocol,
     questions: Sequence[Question],
     sampler: Sampler,
     *,

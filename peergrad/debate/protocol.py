@@ -10,7 +10,7 @@ from peergrad.debate import contract
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import import_path, imported, is_import_path, refused, where_it_failed
 from peergrad.debate.personas import Persona
-from peergrad.debate.types import Ask, Contract, Debate, Message, Parsed, Protocol
+from peergrad.debate.types import Ask, Contract, Debate, Message, Parsed
 
 MAX_AGENTS = 1000
 T = TypeVar("T")
@@ -19,9 +19,9 @@ built_in_names: dict[type, str] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseProtocol:
-    """A protocol but for ``wave``. Its fields are its settings: each one of a subclass can be set in TOML and by a flag.
+    """Who speaks when and sees what (SPEC 3.12). Derive a protocol from it and write ``wave``; the rest has usual answers.
 
-    Example: ``examples/my_protocol.py``
+    The fields of a subclass are its settings, in TOML and as flags. Example: ``examples/my_protocol.py``
     """
 
     agents: int = 3
@@ -40,18 +40,22 @@ class BaseProtocol:
 
     @property
     def name(self) -> str:
+        """Its name in settings and transcripts: a built-in one's, or an import path."""
         return built_in_names.get(type(self)) or import_path(type(self))
 
     @property
     def contract(self) -> Contract | None:
+        """How replies are read where a transcript does not say it of a turn."""
         return None
 
     @property
     def ends_on_error(self) -> bool:
+        """Whether an unreadable reply ends the debate, and costs its author a reward of -1 (SPEC 3.4)."""
         return False
 
     @property
     def one_dialogue(self) -> bool:
+        """Whether each prompt of an agent continues its last one, so that no token is computed twice."""
         return False
 
     def wave(self, debate: Debate) -> list[Ask]:
@@ -59,15 +63,19 @@ class BaseProtocol:
         raise NotImplementedError
 
     def read(self, ask: Ask, text: str, truncated: bool = False) -> Parsed:
+        """Read the reply to an ask. Never raises: what is wrong with it is data."""
         return Parsed() if ask.contract is None else contract.read(text, ask.contract, truncated=truncated)
 
     def shown(self, turn: int) -> tuple[int, int]:
+        """The turns that a turn's prompt shows, from the first up to, not including, the second."""
         return 0, turn - turn % self.agents
 
     def persona(self, agent: int) -> Persona | None:  # noqa: ARG002
+        """The character of an agent, if it has one."""
         return None
 
-    def alone(self, agent: int) -> Protocol:  # noqa: ARG002
+    def alone(self, agent: int) -> BaseProtocol:  # noqa: ARG002
+        """The same for a debater without others, in the character of this agent."""
         return replace(self, agents=1)
 
     def speakers(self, debate: Debate) -> tuple[int, list[int]]:
@@ -127,7 +135,7 @@ def playable(protocol: BaseProtocol) -> BaseProtocol:
     return protocol
 
 
-def call_protocol(protocol: Protocol, call: Callable[..., T], *args: Any) -> T:
+def call_protocol(protocol: BaseProtocol, call: Callable[..., T], *args: Any) -> T:
     """What a protocol's code returns. An exception in somebody's own is a sentence about their code."""
     if not is_import_path(protocol.name):
         return call(*args)

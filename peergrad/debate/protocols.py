@@ -14,7 +14,7 @@ from peergrad.debate.personas import PERSONAS, Persona
 from peergrad.debate.prompts import Wording
 from peergrad.debate.protocol import BaseProtocol, built_in_names
 from peergrad.debate.quote import clip, quote
-from peergrad.debate.types import Ask, Contract, Debate, Message, Parsed, Protocol, Turn
+from peergrad.debate.types import Ask, Contract, Debate, Message, Parsed, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ class Parallel(_Rounds):
     def persona(self, agent: int) -> Persona:
         return self.personas[agent % len(self.personas)]
 
-    def alone(self, agent: int) -> Protocol:
+    def alone(self, agent: int) -> BaseProtocol:
         return replace(self, agents=1, personas=(self.persona(agent),))
 
 

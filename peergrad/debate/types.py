@@ -6,10 +6,9 @@ Everything here is frozen. Array names end in their axis: ``_T`` is tokens.
 from __future__ import annotations
 
 import re
-import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +16,10 @@ import numpy.typing as npt
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
 from peergrad.debate.payload import frozen
-from peergrad.debate.personas import Persona
 from peergrad.debate.style import OPEN, STYLES, Style
+
+if TYPE_CHECKING:
+    from peergrad.debate.protocol import BaseProtocol
 
 Ids = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
@@ -305,58 +306,6 @@ def section_text(text: str, section: Section) -> str:
     return _THINK.sub("", text[start:end])
 
 
-class Protocol(typing.Protocol):
-    """Who speaks when and sees what: a pure function of the transcript (SPEC 3.12). Derive one from ``BaseProtocol``."""
-
-    @property
-    def name(self) -> str:
-        """Its name in settings and transcripts: a built-in one's, or an import path."""
-        ...
-
-    @property
-    def agents(self) -> int: ...
-
-    @property
-    def max_tokens(self) -> int:
-        """The longest reply."""
-        ...
-
-    @property
-    def contract(self) -> Contract | None:
-        """How replies are read, unless an ask has another contract."""
-        ...
-
-    @property
-    def ends_on_error(self) -> bool:
-        """Whether an unreadable reply ends the debate, and costs its author a reward of -1 (SPEC 3.4)."""
-        ...
-
-    @property
-    def one_dialogue(self) -> bool:
-        """Whether each prompt of an agent continues its last one, so that no token is computed twice."""
-        ...
-
-    def wave(self, debate: Debate) -> list[Ask]:
-        """The turns to ask for now, all at the same moment; [] means the debate is over."""
-        ...
-
-    def read(self, ask: Ask, text: str, truncated: bool = False) -> Parsed:
-        """Read the reply to an ask. Never raises: what is wrong with it is data."""
-        ...
-
-    def shown(self, turn: int) -> tuple[int, int]:
-        """The turns that a turn's prompt shows, from the first up to, not including, the second."""
-        ...
-
-    def persona(self, agent: int) -> Persona | None:
-        """The character of an agent, if it has one."""
-        ...
-
-    def alone(self, agent: int) -> Protocol:
-        """The same for a debater without others, in the character of this agent."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Debate:
     """A question, the protocol that rules, and the turns so far, in speaking order.
@@ -366,7 +315,7 @@ class Debate:
 
     id: str
     question: Question
-    protocol: Protocol
+    protocol: BaseProtocol
     turns: tuple[Turn, ...] = field(default=())
     verdict: Turn | None = None
 

@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal
 from peergrad.debate.batch import Batcher
 from peergrad.debate.bounds import RESUMABLE, Above, Range
 from peergrad.debate.play import Played, play_all
+from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.sampler import Sampler
-from peergrad.debate.types import Debate, Protocol, Question
+from peergrad.debate.types import Debate, Question
 from peergrad.learn.advantages import Center, Values, has_signal
 from peergrad.learn.data import Batch, training_data
 from peergrad.learn.datums import Datum
@@ -148,7 +149,7 @@ def due(step: int, every: int) -> bool:
 
 
 def self_play(
-    protocol: Protocol,
+    protocol: BaseProtocol,
     batch: Callable[[int], Sequence[Question]],
     *,
     max_asks: int = 1024,

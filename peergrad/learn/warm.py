@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from peergrad.debate.protocol import call_protocol
-from peergrad.debate.types import Ask, Debate, Protocol, Question, Reply
+from peergrad.debate.protocol import BaseProtocol, call_protocol
+from peergrad.debate.types import Ask, Debate, Question, Reply
 from peergrad.learn.datums import Datum, datums
 from peergrad.learn.trainer import Trainer
 
@@ -15,7 +15,7 @@ from peergrad.learn.trainer import Trainer
 Teacher = Callable[[Debate, Ask], str | None]
 
 
-def demonstrate(trainer: Trainer, protocol: Protocol, question: Question, say: Teacher) -> Debate:
+def demonstrate(trainer: Trainer, protocol: BaseProtocol, question: Question, say: Teacher) -> Debate:
     """A debate in which every agent says what the teacher would, in the policy's own tokens."""
     debate = Debate(f"lesson/{question.id}", question, protocol)
     while wave := call_protocol(protocol, protocol.wave, debate):

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from peergrad.debate.types import Debate, Protocol, Usage
+from peergrad.debate.protocol import BaseProtocol
+from peergrad.debate.types import Debate, Usage
 from peergrad.reward.pairwise import win_rate
 from peergrad.reward.tally import Counts, Vote, tally, verdict_votes
 from peergrad.tasks.grading import answer_name
@@ -105,7 +106,7 @@ def used(debate: Debate) -> Usage:
     return Usage(sum(usage.prompt for usage in counted), sum(usage.sampled for usage in counted))
 
 
-def seat_name(protocol: Protocol, agent: int) -> str:
+def seat_name(protocol: BaseProtocol, agent: int) -> str:
     """What to call who holds a seat: the agent with its character, or the judge."""
     if agent == protocol.agents:
         return "Judge"

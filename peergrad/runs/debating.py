@@ -14,9 +14,9 @@ from peergrad.config import DebatesConfig
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.imports import is_import_path
 from peergrad.debate.play import play_all
-from peergrad.debate.protocol import playable
+from peergrad.debate.protocol import BaseProtocol, playable
 from peergrad.debate.sampler import Answer, Sampler, Seats, all_of, answered
-from peergrad.debate.types import Ask, Debate, Protocol, Question, Reply
+from peergrad.debate.types import Ask, Debate, Question, Reply
 from peergrad.engines.registry import LOCAL, engine_of
 from peergrad.runs.models import ModelPool, ModelRef, keys_of, model_ref, policy_of
 from peergrad.runs.transcript_log import TranscriptLog
@@ -43,7 +43,7 @@ class DebatesPlan:
     """Settings with what they name, checked: nothing heavy is loaded yet. ``refs`` are by seat, a judge's last."""
 
     config: DebatesConfig
-    protocol: Protocol
+    protocol: BaseProtocol
     questions: tuple[Question, ...]
     refs: tuple[ModelRef, ...]
     models: tuple[str, ...]

@@ -13,10 +13,10 @@ from typing import Any
 from peergrad.config import EvalConfig
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.play import Played, play_all
-from peergrad.debate.protocol import playable
+from peergrad.debate.protocol import BaseProtocol, playable
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler, Seats, all_of
-from peergrad.debate.types import Debate, Protocol, Question
+from peergrad.debate.types import Debate, Question
 from peergrad.engines.base import Engine
 from peergrad.engines.registry import engine_of
 from peergrad.engines.shared.meter import Meter
@@ -36,7 +36,7 @@ class EvalPlan:
     """An evaluation's settings with what they name, checked: nothing heavy is loaded yet."""
 
     config: EvalConfig
-    protocol: Protocol
+    protocol: BaseProtocol
     task: Task
     questions: tuple[Question, ...]
     policy: ModelRef
@@ -141,7 +141,7 @@ class _Batch:
     """Debates to play: one about each question, named by a prefix."""
 
     prefix: str
-    protocol: Protocol
+    protocol: BaseProtocol
     questions: Sequence[Question]
 
 
@@ -200,18 +200,18 @@ class _Evaluation:
         answers, drawn = [direct[name] for name in ids], [samples.get(name, []) for name in ids]
         return direct_outcome(ids, answers, drawn, self.plan.k, self._grade, self.plan.config.measure.cost)
 
-    def _alone(self, draw: int) -> Protocol:
+    def _alone(self, draw: int) -> BaseProtocol:
         """Somebody who debates with nobody: as many rounds, seeing only itself, in each of the debaters' characters."""
         return self.plan.protocol.alone(draw % self.plan.protocol.agents)
 
-    async def _once(self, part: str, protocol: Protocol, sampler: Sampler, prefix: str) -> dict[str, Debate]:
+    async def _once(self, part: str, protocol: BaseProtocol, sampler: Sampler, prefix: str) -> dict[str, Debate]:
         """One debate about each question, by the question's id."""
         batch = _Batch(prefix, protocol, self.plan.questions)
         debates = await self._play(part, [batch], sampler)
         return {name.removeprefix(prefix): debate for name, debate in debates.items() if name.startswith(prefix)}
 
     async def _drawn(
-        self, part: str, protocol: Callable[[int], Protocol], sampler: Sampler, budgets: Mapping[str, int], least: int
+        self, part: str, protocol: Callable[[int], BaseProtocol], sampler: Sampler, budgets: Mapping[str, int], least: int
     ) -> dict[str, list[Debate]]:
         """Independent debates about each question, at least so many, and until they cost what may be spent on it."""
         questions = [q for q in self.plan.questions if not budgets or q.id in budgets]

@@ -92,9 +92,10 @@ class Run(WorkFolder):
             return None
         dropped = path.with_name(f"{name}.dropped.json")
         try:
-            return Played(debates, json.loads(dropped.read_bytes()) if dropped.exists() else {}) if debates else None
-        except ValueError:
-            return Played(debates, {})
+            reasons = dict(json.loads(dropped.read_bytes())) if dropped.exists() else {}
+        except (ValueError, TypeError):
+            reasons = {}
+        return Played(debates, reasons) if debates else None
 
     def debates(self, pattern: str = "step_*", *, thin: bool = False) -> Iterator[tuple[str, Debate]]:
         """Every saved debate with the name of its file, in order; files that can't be read are left out.
@@ -135,6 +136,8 @@ class Run(WorkFolder):
         try:
             state = json.loads((folder / "state.json").read_bytes())
             for name, sum_ in state["sha256"].items():
+                if Path(name).name != name or not (folder / name).is_file():  # a folder that was sent may name anything
+                    raise ValueError(name)
                 if hashlib.sha256((folder / name).read_bytes()).hexdigest() != sum_:
                     raise UserError(f"{folder / name}: is damaged")
         except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from peergrad.debate.batch import Batcher
 from peergrad.debate.play import Played, play_all
+from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler
-from peergrad.debate.types import Protocol, Question
+from peergrad.debate.types import Question
 from peergrad.measure.grades import truth_of, turn_grades
 from peergrad.measure.metrics import DebateBatch, Metric, Metrics, answer_metrics, measure
 from peergrad.reward.rewards import RewardRules, score
@@ -28,7 +28,7 @@ async def debated(
     sampler: Sampler,
     task: Task,
     questions: Sequence[Question],
-    protocol: Protocol,
+    protocol: BaseProtocol,
     rules: RewardRules,
     prefix: str,
     own: Mapping[str, Metric],
@@ -46,6 +46,5 @@ async def debated(
     return {key if key.startswith("eval/") else f"{name}/{key}": value for key, value in metrics.items()}, played
 
 
-async def _play(protocol: Protocol, questions: Sequence[Question], sampler: Sampler, prefix: str) -> Played:
-    async with Batcher(sampler, max_calls=1, deadline_s=3600) as batcher:
-        return (await play_all(protocol, questions, batcher, prefix=prefix)).usable("questions of the evaluation")
+async def _play(protocol: BaseProtocol, questions: Sequence[Question], sampler: Sampler, prefix: str) -> Played:
+    return (await play_all(protocol, questions, sampler, prefix=prefix)).usable("questions of the evaluation")

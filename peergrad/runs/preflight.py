@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from peergrad.config import ApiConfig, TrainConfig
 from peergrad.debate.batch import Batcher
 from peergrad.debate.play import Played, play_all
+from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler
-from peergrad.debate.types import Debate, Protocol, Question
+from peergrad.debate.types import Debate, Question
 from peergrad.engines.registry import engine_of
 from peergrad.learn.train import learning_rate
 from peergrad.learn.trainer import StepStats, Trainer
@@ -98,7 +99,9 @@ async def check(
         return Checked(len(asked), tuple(results), forecast, debates.dropped)
 
 
-async def _play(part: str, protocol: Protocol, questions: Sequence[Question], sampler: Sampler, watch: Watcher) -> Played:
+async def _play(
+    part: str, protocol: BaseProtocol, questions: Sequence[Question], sampler: Sampler, watch: Watcher
+) -> Played:
     watch.begin(part, len(questions))
     return (await play_all(protocol, questions, sampler, prefix=f"check-{part}/", done=watch.debate)).usable(part)
 

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from peergrad.config import TrainConfig
+from peergrad.debate.batch import Batcher
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
 from peergrad.debate.play import Played
-from peergrad.debate.protocol import call_protocol, own_protocol
+from peergrad.debate.protocol import BaseProtocol, call_protocol, own_protocol
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.transcript import read_file
-from peergrad.debate.types import Ask, Debate, Protocol, Question
+from peergrad.debate.types import Ask, Debate, Question
 from peergrad.engines.base import Setup
 from peergrad.engines.registry import engine_of, open_trainer
 from peergrad.learn.train import Step, Stopped, due, self_play, train
@@ -49,7 +50,7 @@ class Plan:
     """A run's settings with what they name, checked: nothing heavy is loaded yet."""
 
     config: TrainConfig
-    protocol: Protocol
+    protocol: BaseProtocol
     task: Task
     held_out: Task
     teach: Teacher | None
@@ -305,17 +306,18 @@ class _Training:
         started = time.monotonic()
         held_out = self.plan.held_out
         questions = [held_out[i] for i in range(len(held_out))]
-        sampler = await self.trainer.sampler()
         metrics: dict[str, Any] = {}
-        if held_out.known:
-            metrics |= await direct(sampler, held_out, questions, self.config.debate.max_tokens)
-        if apart.eval_debates:
-            chosen = questions[: apart.eval_debates]
-            rules, prefix = self.config.learn.reward, f"eval-{at.step}/"
-            own_metrics, _ = self.config.keep.own
-            measured, played = await debated(sampler, held_out, chosen, self.plan.protocol, rules, prefix, own_metrics)
-            metrics |= measured
-            self.run.save_debates(f"eval_{at.step:06}", played)
+        batching = engine_of(self.config.engine).batching(self.config.engine)
+        async with Batcher(await self.trainer.sampler(), **batching) as sampler:
+            if held_out.known:
+                metrics |= await direct(sampler, held_out, questions, self.config.debate.max_tokens)
+            if apart.eval_debates:
+                chosen = questions[: apart.eval_debates]
+                rules, prefix = self.config.learn.reward, f"eval-{at.step}/"
+                own_metrics, _ = self.config.keep.own
+                measured, played = await debated(sampler, held_out, chosen, self.plan.protocol, rules, prefix, own_metrics)
+                metrics |= measured
+                self.run.save_debates(f"eval_{at.step:06}", played)
         self._log(at, "eval", metrics | {"time/eval_s": time.monotonic() - started})
 
     async def _save(self, at: Progress) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import nearest
 from peergrad.debate.imports import imported, where_it_failed
-from peergrad.debate.style import STYLES
+from peergrad.debate.style import STYLES, Style
 from peergrad.debate.types import Question
 from peergrad.tasks.arithmetic import Arithmetic
 from peergrad.tasks.base import Grade, Grader, Task
@@ -156,6 +156,10 @@ def _check_questions(questions: tuple[Any, ...], known: object, where: str) -> N
             raise UserError(f"{at}: is {type(question).__name__}, not a Question")
         if not isinstance(question.id, str) or not question.id.isprintable() or question.id in {"", *ids}:
             raise UserError(f"{at}: its id is {question.id!r}; give each a text of its own")
+        if not isinstance(question.text, str) or not isinstance(question.answer, str | None):
+            raise UserError(f"{at}: its text must be text, and its answer text or None")
+        if not isinstance(question.style, Style):
+            raise UserError(f"{at}: its style is {question.style!r}; give a Style, or leave it out")
         if STYLES.get(question.style.name, question.style) is not question.style:
             raise UserError(f"{at}: its style is called as the built-in {question.style.name!r}; give another name")
         ids.add(question.id)

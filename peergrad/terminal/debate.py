@@ -12,8 +12,9 @@ from rich.text import Text
 
 from peergrad.debate.contract import FULL
 from peergrad.debate.judge import read_verdict
+from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.quote import visible
-from peergrad.debate.types import Ask, Debate, Protocol, Reply, Turn
+from peergrad.debate.types import Ask, Debate, Reply, Turn
 from peergrad.measure.ending import seat_name
 from peergrad.runs.debating import SessionCost
 from peergrad.terminal.turns import Page, print_turn
@@ -27,7 +28,7 @@ class DebateView(View):
 
     phase = "debating"
 
-    def __init__(self, console: Console, warnings: Console, protocol: Protocol, models: Sequence[str]) -> None:
+    def __init__(self, console: Console, warnings: Console, protocol: BaseProtocol, models: Sequence[str]) -> None:
         super().__init__(warnings)
         self.page, self._protocol, self.listens = Page(console), protocol, console.is_terminal
         self._models = models if len(set(models)) > 1 else [""] * len(models)

@@ -8,8 +8,9 @@ from rich.console import Console
 from rich.text import Text
 
 from peergrad.debate.prompts import UNREADABLE
+from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.quote import visible
-from peergrad.debate.types import Debate, Protocol, Turn, Usage
+from peergrad.debate.types import Debate, Turn, Usage
 from peergrad.measure.ending import Ending, Final, seat_name
 from peergrad.reward.tally import Vote
 from peergrad.terminal.view import money
@@ -49,7 +50,7 @@ class Page:
             yield from safe.wrap(self.console, max(10, width)) if self.folds else [safe]
 
 
-def print_turn(page: Page, protocol: Protocol, turn: Turn, model: str = "") -> None:
+def print_turn(page: Page, protocol: BaseProtocol, turn: Turn, model: str = "") -> None:
     """One agent's turn, or the judge's: its sections as they are read, or why it can't be read and all of it."""
     judge = turn.agent == protocol.agents
     head = seat_name(protocol, turn.agent) if judge else f"Round {turn.round + 1}, {seat_name(protocol, turn.agent)}"

@@ -198,5 +198,5 @@ def test_nothing_is_imported_that_a_folder_names(here):  # noqa: F811
         with pytest.raises(UserError, match="not imported because a folder names it; if you trust it, repeat --task sent:T"):
             eval_command.command(changed(config, {"model": str(run.path)}, "test"))
     assert "sent" not in sys.modules
-    with pytest.raises(SystemExit, match="it was run"):
+    with pytest.raises(UserError, match="it was run"):
         plan_run(settings(here / "run", task="sent:T"))
