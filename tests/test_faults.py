@@ -215,13 +215,13 @@ def test_progress_is_told():
     assert {debate.id for debate in told if debate} == {debate.id for debate in played.debates}
 
 
-def test_our_own_bugs_are_raised():
-    class Broken(Parallel):
-        def read(self, text, truncated=False):
-            raise ZeroDivisionError
+def test_our_own_bugs_are_raised(monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError
 
-    with pytest.raises(ExceptionGroup):
-        asyncio.run(play_all(Broken(), questions(2), Scripted(talk)))
+    with monkeypatch.context() as patch, pytest.raises(ExceptionGroup):
+        patch.setattr(Parallel, "read", broken)
+        asyncio.run(play_all(Parallel(), questions(2), Scripted(talk)))
     with pytest.raises(ValueError, match="at least one ask"):
         Batcher(Scripted(talk), max_asks=0)
     with pytest.raises(ValueError, match="different ids"):
