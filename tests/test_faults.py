@@ -219,9 +219,10 @@ def test_our_own_bugs_are_raised(monkeypatch):
     def broken(*_):
         raise ZeroDivisionError
 
-    with monkeypatch.context() as patch, pytest.raises(ExceptionGroup):
+    with monkeypatch.context() as patch:
         patch.setattr(Parallel, "read", broken)
-        asyncio.run(play_all(Parallel(), questions(2), Scripted(talk)))
+        with pytest.raises(ExceptionGroup):
+            asyncio.run(play_all(Parallel(), questions(2), Scripted(talk)))
     with pytest.raises(ValueError, match="at least one ask"):
         Batcher(Scripted(talk), max_asks=0)
     with pytest.raises(ValueError, match="different ids"):

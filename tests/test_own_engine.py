@@ -54,7 +54,7 @@ WRONG = {
     "1 / 0": r"can't be imported \(ZeroDivisionError",
     "X = 7": "has no 'E'",
     "E = 7": "is int, not a peergrad.engines.base.Engine",
-    "E = Engine(name='mine', open=lambda setup: 1 / 0)": r"opened \(ZeroDivisionError: .*wrong_engine3.py, line 2",
+    "E = Engine(name='mine', open=lambda setup: 1 / 0)": r"failed \(ZeroDivisionError: .*wrong_engine3.py, line 2",
     "E = Engine(name='mine', open=lambda setup: 7)": "mine opened a int, which is no Model",
 }
 

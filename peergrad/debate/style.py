@@ -69,3 +69,6 @@ BOXED = Style(
     find=last_boxed,
 )
 STYLES = {style.name: style for style in (OPEN, BOXED)}
+
+own_styles: dict[str, Style] = {}
+"""Styles of tasks that a person has named, for the debates of theirs that are loaded again."""

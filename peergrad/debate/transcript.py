@@ -25,7 +25,7 @@ from peergrad.debate.personas import Persona
 from peergrad.debate.prompts import Wording
 from peergrad.debate.protocol import MAX_AGENTS, BaseProtocol, Recorded, call_protocol, imported_protocol
 from peergrad.debate.protocols import BUILT_IN, Parallel
-from peergrad.debate.style import OPEN, STYLES, Style
+from peergrad.debate.style import OPEN, STYLES, Style, own_styles
 from peergrad.debate.types import (
     Ask,
     Contract,
@@ -117,7 +117,7 @@ def _load_question(at: Field, name: str) -> Question:
         id=at.get("question_id", name).text(),
         text=at["question"].text(),
         answer=None if at.get("answer", None).value is None else at["answer"].text(),
-        style=STYLES.get(style) or Style(style),  # one of somebody's own: its answers can't be compared
+        style=STYLES.get(style) or own_styles.get(style) or Style(style),  # of nobody here: answers can't be compared
         dataset=at.get("dataset", "").text(),
         payload=payload,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import nearest
@@ -112,6 +112,18 @@ def engine_of(config: EngineConfig) -> Engine:
     return engine
 
 
+def call_engine(engine: Engine, call: Callable[..., M], *args: Any) -> M:
+    """What an engine's code returns. The mistakes of somebody's own are sentences."""
+    try:
+        return call(*args)
+    except (UserError, EngineError):
+        raise
+    except Exception as error:
+        if engine in (LOCAL, TINKER, API):
+            raise
+        raise UserError(f"engine: {engine.name}: failed ({where_it_failed(error)})") from error
+
+
 def open_engine(setup: Setup, engine: Engine | None = None) -> Model:
     """A model that answers, of the engine that the settings name unless another is given."""
     engine = engine or engine_of(setup.engine)
@@ -130,14 +142,7 @@ def open_trainer(setup: Setup) -> Trainer:
 
 def _opened(engine: Engine, opener: Callable[[Setup], M], setup: Setup, seam: type[M]) -> M:
     """What an engine opens. The mistakes of somebody's own are sentences."""
-    try:
-        model = opener(setup)
-    except (UserError, EngineError):
-        raise
-    except Exception as error:
-        if engine in (LOCAL, TINKER, API):
-            raise
-        raise UserError(f"engine: {engine.name} can't be opened ({where_it_failed(error)})") from error
+    model = call_engine(engine, opener, setup)
     if not isinstance(model, seam):
         kind = type(model).__name__
         raise UserError(f"engine: {engine.name} opened a {kind}, which is no {seam.__name__} (peergrad.engines.base)")

@@ -11,6 +11,7 @@ from peergrad.debate.contract import FULL
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
 from peergrad.debate.imports import imported, is_import_path, where_it_failed
+from peergrad.debate.protocols import BUILT_IN as BUILT_IN_PROTOCOLS
 from peergrad.debate.types import Debate
 from peergrad.reward import pairwise
 from peergrad.reward.stream import Stream
@@ -127,9 +128,11 @@ def _whole(stream: Stream, debate: Debate, where: str) -> Stream:
         raise UserError(f"{where}: {len(values)} values for {units} {stream.unit}s; give one for each, or None")
     if not finite:
         raise UserError(f"{where}: a number is not finite; give None where there is no signal")
-    known = dict.fromkeys(name for turn in debate.turns for name in (turn.contract or FULL).names)
-    if sections is not None and (isinstance(stream.sections, str) or not sections <= {*known}):
-        raise UserError(f"{where}: sections are {stream.sections!r}; give a tuple of {', '.join(known)}, or None for all")
+    # Of the built-in protocols all sections are known. Of others a debate may have ended before one was asked for.
+    known = {*FULL.names} if debate.protocol.name in BUILT_IN_PROTOCOLS else sections or set()
+    if sections is not None and (isinstance(stream.sections, str) or not sections <= known):
+        names = ", ".join(FULL.names)
+        raise UserError(f"{where}: sections are {stream.sections!r}; give a tuple of {names}, or None for all")
     if stream.follows not in (None, "solution", "votes"):
         raise UserError(f"{where}: follows is {stream.follows!r}; give 'solution', 'votes' or None")
     return replace(stream, values=tuple(values))

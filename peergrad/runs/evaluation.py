@@ -113,7 +113,7 @@ async def evaluate(
     for note in plan.notes:
         watch.warn(note)
     folder, config, facts = EvalFolder(out, watch.warn), plan.config, plan.facts
-    with folder.opened(config, facts):
+    with folder.opened(config, facts, fixed=("base_url",)):
         if folder.resumable and folder.finished and not (before := read_result(folder.path))["dropped"]:
             watch.say(f"{folder.path} is finished; this is its result. Give another folder (out) to evaluate again")
             return before

@@ -25,7 +25,7 @@ from peergrad.debate.sampler import Sampler
 from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Ask, Debate, Question
 from peergrad.engines.base import Setup
-from peergrad.engines.registry import engine_of, open_trainer
+from peergrad.engines.registry import call_engine, engine_of, open_trainer
 from peergrad.learn.train import Step, Stopped, due, self_play, train
 from peergrad.learn.trainer import RETRIED, Trainer
 from peergrad.learn.updates import joined
@@ -118,7 +118,7 @@ def plan_run(config: TrainConfig) -> Plan:
     if apart.eval_debates > apart.eval_questions:
         raise UserError(f"eval_debates: {apart.eval_debates} is more than eval_questions; give at most that")
     teach, lessons = _teacher(config, task) if config.warm.warm_steps else (None, ())
-    engine.check(config.engine, config.update)
+    call_engine(engine, engine.check, config.engine, config.update)
     return Plan(config, config.debate.build(engine.temperature), task, held_out, teach, lessons)
 
 
@@ -308,6 +308,7 @@ class _Training:
         questions = [held_out[i] for i in range(len(held_out))]
         metrics: dict[str, Any] = {}
         batching = engine_of(self.config.engine).batching(self.config.engine)
+        batching["deadline_s"] = max(3600.0, batching["deadline_s"])  # all held-out questions may be one call
         async with Batcher(await self.trainer.sampler(), **batching) as sampler:
             if held_out.known:
                 metrics |= await direct(sampler, held_out, questions, self.config.debate.max_tokens)

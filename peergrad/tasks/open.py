@@ -11,7 +11,7 @@ from typing import Any
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import nearest
 from peergrad.debate.imports import imported, where_it_failed
-from peergrad.debate.style import STYLES, Style
+from peergrad.debate.style import STYLES, Style, own_styles
 from peergrad.debate.types import Question
 from peergrad.tasks.arithmetic import Arithmetic
 from peergrad.tasks.base import Grade, Grader, Task
@@ -143,6 +143,7 @@ def _own_task(path: str) -> Questions:
     _check_questions(questions, known, where)
     # By this name they are known to be graded by nobody but this task.
     named = tuple(replace(question, dataset=path) for question in questions)
+    own_styles.update({question.style.name: question.style for question in named if question.style.name not in STYLES})
     return Questions(name, named, grader=_checked(task, where))
 
 

@@ -6,6 +6,8 @@ import atexit
 import contextlib
 import json
 import os
+import re
+import secrets
 import selectors
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from typing import Any
 from peergrad.debate.errors import EngineError, UserError
 
 _START_S = 60.0  # loading sympy on a busy machine
+_SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD|HEADERS", re.IGNORECASE)  # what a model's program has no business with
 _MARGIN_S = 2.0  # a worker keeps to the deadline by itself; one that has not after this is killed
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # a process with threads is slow to copy
 
@@ -85,7 +88,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=os.environ | _ONE_THREAD,
+            env={name: value for name, value in os.environ.items() if not _SECRET.search(name)} | _ONE_THREAD,
         )
         self._deadline_s = deadline_s
         assert self._process.stdin
@@ -110,12 +113,16 @@ class _Worker:
         return self._process.poll() is None
 
     def call(self, arguments: tuple[Any, ...]) -> Any:
-        until = time.monotonic() + self._deadline_s + _MARGIN_S
-        self._send(arguments)
-        answer = self._line(until)
-        if answer is None:
+        until, secret = time.monotonic() + self._deadline_s + _MARGIN_S, secrets.token_hex()
+        self._send([secret, arguments])
+        try:
+            answer = self._line(until)
+        except ValueError:  # no JSON: not of the worker
+            answer = None
+        if not isinstance(answer, dict) or answer.get("call") != secret:  # late, or forged by what was called
             self.kill()
-        return answer and answer["result"]
+            return None
+        return answer["result"]
 
     def kill(self) -> None:
         self._process.kill()

@@ -55,7 +55,7 @@ def main() -> None:
                 for unneeded in (out, reading):
                     os.close(unneeded)
                 _limit(deadline_s, memory)
-                _call(function, json.loads(line), writing)
+                _call(function, json.loads(line)[1], writing)
             finally:
                 os._exit(0)
         os.close(writing)
@@ -66,7 +66,8 @@ def main() -> None:
         with contextlib.suppress(OSError):
             os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        _say(out, {"result": result})
+        # The owner's secret of this call: a line that a program slipped into the owner's pipe does not have it.
+        _say(out, {"call": json.loads(line)[0], "result": result})
 
 
 def _limit(deadline_s: float, memory: int) -> None:

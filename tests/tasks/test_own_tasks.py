@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from peergrad import Question, UserError
+from peergrad import Debate, Parallel, Question, UserError, dump, load
 from peergrad.cli import eval as eval_command
 from peergrad.debate.transcript import read_file
 from peergrad.runs.folder import Run
@@ -200,3 +200,17 @@ def test_nothing_is_imported_that_a_folder_names(here):  # noqa: F811
     assert "sent" not in sys.modules
     with pytest.raises(UserError, match="it was run"):
         plan_run(settings(here / "run", task="sent:T"))
+
+
+def test_a_style_of_ones_own_is_there_when_debates_are_loaded_again(here):  # noqa: F811
+    (here / "styled.py").write_text(
+        "from peergrad import Question\nfrom peergrad.debate.style import Style\nfrom peergrad.tasks.base import Grade\n"
+        "LAST = Style('last-line', find=lambda text: text.splitlines()[-1])\n"
+        "class T:\n    name, known = 'styled', True\n    def __len__(self): return 1\n"
+        "    def __getitem__(self, i):\n        if i: raise IndexError\n        return Question('q', '?', '4', style=LAST)\n"
+        "    def grade(self, question, solution):\n"
+        "        answer = question.style.answer(solution)\n        return Grade(answer == question.answer, answer)\n"
+    )
+    task = open_questions("styled:T", TaskRules())
+    question = load(dump(Debate("d", task[0], Parallel()))).question
+    assert task.grade(question, "2 + 2 =\n4").correct

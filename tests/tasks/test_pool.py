@@ -111,3 +111,27 @@ def test_a_program_speaks_for_itself_alone(pool):
     everywhere = f"import os\nfor fd in range(3, 64):\n    try: os.write(fd, {FAKE!r})\n    except OSError: pass\nresult = 3"
     assert pool.call(everywhere) == 3
     assert pool.call("result = 4") == 4
+
+
+FORGE = """
+import os
+for fd in range(64):
+    try:
+        os.write(os.open(f"/proc/{os.getppid()}/fd/{fd}", os.O_WRONLY), %r)
+    except OSError:
+        pass
+result = "mine"
+"""
+
+
+@pytest.mark.parametrize("line", [b'{"result": "forged"}\n', b'{"call": "x", "result": "forged"}\n', b"garbage\n", b"{}\n"])
+def test_no_program_can_answer_for_its_worker(pool, line):
+    assert pool.call(FORGE % line) in ("mine", None)
+    assert [pool.call(f"result = {n}") for n in range(3)] == [0, 1, 2], "later calls have results of their own"
+
+
+def test_no_program_is_given_keys(pool, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("HF_TOKEN", "hf-secret")
+    pool.close()
+    assert "secret" not in pool.call("import os; result = str(dict(os.environ))")
