@@ -50,4 +50,4 @@ class Panel(BaseProtocol):
         others = {turn.agent: turn.text for turn in debate.turns[: self.agents] if turn.agent != agent}
         answers = [f"{prompts.candidate(other)}\n{quote({'solution': text})}" for other, text in others.items()]
         parts = [prompts.judged_question(debate.question), *answers, prompts.judge_task(list(others))]
-        return [Message("system", prompts.judge_system(list(others))), Message("user", "\n\n".join(parts))]
+        return [Message("system", prompts.judge_system()), Message("user", "\n\n".join(parts))]

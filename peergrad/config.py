@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from peergrad.debate.bounds import RESUMABLE, Above, Range
-from peergrad.debate.config import DebateConfig, with_protocol
+from peergrad.debate.config import DEBATES, DebateConfig, has_own_settings, with_protocol
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
-from peergrad.debate.imports import is_import_path, own_functions
+from peergrad.debate.imports import own_functions
 from peergrad.debate.protocol import imported_protocol
 from peergrad.engines.base import ApiConfig, EngineConfig, UpdateConfig
 from peergrad.learn.train import LearnRules
@@ -227,10 +227,16 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "open-ended": ("questions without a ground truth", _LARGE | {"agents": 4, "eval_every": 0, "eval_questions": 0}),
     "classic": (
         "agents speak in turn until they agree; one score per agent",
-        _LARGE | {"protocol": "sequential", "reward": "win_rate"},
+        _LARGE
+        | {"protocol": "sequential", "reward": "win_rate", "reading": "strict", "order_shown": "seat"}
+        | {"form": "literal", "voices": "votes"},
     ),
 }
 """What each preset is for, and what it sets (SPEC 10)."""
+
+
+_BEFORE = {"reading": "strict", "order_shown": "seat", "voices": "votes", "form": "literal"}
+"""What folders mean that were written before there were these settings."""
 
 
 def from_folder(config: T, folder: Path) -> T:
@@ -240,11 +246,12 @@ def from_folder(config: T, folder: Path) -> T:
     path = folder / "config.toml"
     settings = read_settings(path)
     protocol = settings.get("protocol")
-    if isinstance(protocol, str) and is_import_path(protocol):
-        if imported_protocol(protocol):
+    if isinstance(protocol, str) and has_own_settings(protocol):
+        if protocol in DEBATES or imported_protocol(protocol):
             config = with_protocol(config, protocol)
         known = flat(config)
         settings = {name: value for name, value in settings.items() if name in known}
+    settings = {name: value for name, value in _BEFORE.items() if name in flat(config)} | settings
     return changed(config, settings, str(path))
 
 
@@ -252,4 +259,6 @@ def preset(name: str) -> TrainConfig:
     """The settings of a preset."""
     if name not in PRESETS:
         raise UserError(f"preset: {name!r} is not known; {nearest(name, tuple(PRESETS))}")
-    return changed(TrainConfig(), PRESETS[name][1], "preset")
+    settings = PRESETS[name][1]
+    config = with_protocol(TrainConfig(), protocol) if (protocol := settings.get("protocol")) else TrainConfig()
+    return changed(config, settings, "preset")

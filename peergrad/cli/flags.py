@@ -11,8 +11,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from peergrad.config import PRESETS, TrainConfig, preset
-from peergrad.debate.config import with_protocol
-from peergrad.debate.imports import is_import_path
+from peergrad.debate.config import has_own_settings, with_protocol
 from peergrad.debate.quote import visible
 from peergrad.settings import from_file, read_settings
 
@@ -59,7 +58,7 @@ def with_own_protocol(config: T, file: Path | None, args: Sequence[str]) -> T:
     """Settings with a place for those of a person's own protocol, if the flags or the file name one: it is imported."""
     in_file = read_settings(file).get("protocol") if file else None
     protocol = first_pass(_ProtocolFlag, args).protocol or in_file
-    return with_protocol(config, protocol) if isinstance(protocol, str) and is_import_path(protocol) else config
+    return with_protocol(config, protocol) if protocol and has_own_settings(protocol) else config
 
 
 def train_settings(args: Sequence[str]) -> TrainConfig:

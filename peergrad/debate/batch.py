@@ -20,6 +20,8 @@ class Batcher:
     Use as ``async with Batcher(engine, max_asks=512, deadline_s=600) as sampler``: leaving ends every call under way.
     """
 
+    hands_on_choices = True
+
     def __init__(self, sampler: Sampler, *, max_asks: int = 1024, max_calls: int = 4, deadline_s: float = 600.0) -> None:
         if max_asks < 1 or max_calls < 1:
             raise ValueError("a Batcher needs room for at least one ask and one call")

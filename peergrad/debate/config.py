@@ -7,19 +7,20 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from peergrad.debate.contract import Order
+from peergrad.debate.contract import Order, Reading
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
 from peergrad.debate.imports import is_import_path, where_it_failed
 from peergrad.debate.personas import PERSONAS
-from peergrad.debate.prompts import Wording
+from peergrad.debate.prompts import Wording, read_texts
 from peergrad.debate.protocol import BaseProtocol, Recorded, imported_protocol, own_protocol
-from peergrad.debate.protocols import Parallel, Sequential
+from peergrad.debate.protocols import BUILT_IN, OrderShown, Parallel
 
 T = TypeVar("T")
-DEBATES: dict[str, type[BaseProtocol]] = {"parallel": Parallel, "sequential": Sequential}
+DEBATES = {name: kind for name, kind in BUILT_IN.items() if name != "direct"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,8 @@ class DebateConfig:
     """How a debate goes."""
 
     protocol: str = "parallel"
-    """All agents of a round speak at once and see earlier rounds (parallel), or in turn (sequential); or module:name."""
+    """All agents of a round speak at once and see earlier rounds (parallel), or in turn (sequential), or answer alone and
+    then vote (ballot, with settings of its own); or module:name."""
     agents: int = 3
     """How many copies of the policy debate a question; votes need at least 3."""
     max_rounds: int = 3
@@ -35,11 +37,17 @@ class DebateConfig:
     max_tokens: int = 1024
     """The longest reply, in tokens; one that is cut off is unreadable."""
     wording: Wording = "full"
-    """Full instructions with an example, or brief ones for a model that knows the form (after a warm start)."""
+    """Full instructions, or brief ones for a model that knows the form (after a warm start)."""
+    prompts: Path | None = None
+    """A folder with texts of your own: each file NAME.txt replaces the prompt of that name."""
+    reading: Reading = "tolerant"
+    """Also read replies that are nearly in the form asked for, at a cost; or only the exact form."""
     order: Order = "strict"
-    """Whether the sections of a reply must come in the order of the contract."""
+    """Whether the sections of a reply must come in the order of the contract, if reading is strict."""
+    order_shown: OrderShown = "rotated"
+    """Others' words in an order that is another for each agent, so that places even out; or by seat."""
     temperature: float = 1.0
-    """Sampling temperature of sequential debates; in parallel ones each persona has its own."""
+    """Sampling temperature; in parallel debates each persona has its own."""
     history_rounds: int = -1
     """Sequential: how many rounds a prompt shows, the running one included; -1 is all."""
     max_chars_per_field: int = 4000
@@ -60,6 +68,7 @@ class DebateConfig:
             return Recorded(agents=self.agents, max_tokens=self.max_tokens, protocol=self.protocol)
         names = {field.name for field in dataclasses.fields(kind)}
         settings = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        settings["prompts"] = read_texts(self.prompts) if self.prompts else ()
         if temperature is not None and settings.get("temperature", temperature) != temperature:
             given = f"temperature: {self.temperature} is not possible with this engine"
             raise UserError(f"{given}, where all debates are at {temperature:g}; give {temperature:g}")
@@ -90,8 +99,8 @@ def _is_setting(kind: Any) -> bool:
 
 @cache
 def _section(protocol: str) -> type[DebateConfig]:
-    """The settings of a debate by a protocol of one's own: the usual ones, and its fields."""
-    kind = own_protocol(protocol)
+    """The settings of a debate by a protocol that has more of them: the usual ones, and its fields."""
+    kind = DEBATES.get(protocol) or own_protocol(protocol)
     try:
         types = typing.get_type_hints(kind, include_extras=True)
     except Exception as error:
@@ -115,6 +124,11 @@ def _names(config: Any, without: str = "") -> set[str]:
     return names
 
 
+def has_own_settings(protocol: object) -> bool:
+    """Whether a protocol, by its name, has settings beside the usual ones."""
+    return isinstance(protocol, str) and (protocol == "ballot" or is_import_path(protocol))
+
+
 def with_protocol(config: T, protocol: str | BaseProtocol) -> T:
     """Settings with another protocol, by its name or as it is. One's own is imported here, and its fields become settings
     beside the usual ones.
@@ -125,9 +139,11 @@ def with_protocol(config: T, protocol: str | BaseProtocol) -> T:
     usual = {field.name: getattr(debate, field.name) for field in dataclasses.fields(DebateConfig)}
     own: Mapping[str, Any] = {}
     if isinstance(protocol, BaseProtocol):
-        own = {field.name: getattr(protocol, field.name) for field in dataclasses.fields(protocol)}
+        if protocol.prompts:
+            raise UserError("prompts: settings name a folder of texts; put them there")
+        own = {field.name: getattr(protocol, field.name) for field in dataclasses.fields(protocol)} | {"prompts": None}
         protocol = protocol.name
-    section = _section(protocol) if is_import_path(protocol) else DebateConfig
+    section = _section(protocol) if has_own_settings(protocol) else DebateConfig
     if taken := {field.name for field in dataclasses.fields(section)} - {*usual} & _names(config, "debate"):
         raise UserError(f"protocol: {protocol!r} has a field {min(taken)}, which is another setting already; rename it")
     values = usual | {name: value for name, value in own.items() if hasattr(section, name)} | {"protocol": protocol}

@@ -3,17 +3,22 @@
 The text is model output, so hostile: linear in its length, no exception for any input. Nothing is rewritten; sections
 are spans of the raw reply, because token credit needs them. Fences, preambles and ``<think>`` markers need no treatment
 of their own: they are not contract tags and are passed over.
+
+A strict reader wants the exact form. A tolerant one also takes what is nearly in it (SPEC 1.8): most models that reason at
+length forget a closing tag, and a reader that throws their replies away teaches them not to reason.
 """
 
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Literal
 
 from peergrad.debate.types import Contract, Parsed, ParseError, Section, section_text
-from peergrad.debate.votes import read_votes
+from peergrad.debate.votes import MAX_VOTES, read_votes
 
 Order = Literal["strict", "any"]
+Reading = Literal["tolerant", "strict"]
 
 _THINK_ENDS = re.compile(r"</think>", re.IGNORECASE)
 
@@ -21,19 +26,32 @@ FULL = Contract(("solution", "evaluation", "comparison", "consensus", "consensus
 SHORT = Contract(("solution", "evaluation", "comparison"))
 
 
-def read(text: str, contract: Contract, *, truncated: bool = False, order: Order = "strict", max_votes: int = 64) -> Parsed:
+def read(
+    text: str,
+    contract: Contract,
+    *,
+    truncated: bool = False,
+    reading: Reading = "strict",
+    order: Order = "strict",
+    max_votes: int = MAX_VOTES,
+) -> Parsed:
     """Read one reply under a contract. Never raises.
 
     Example: ``read("<solution>4</solution><evaluation>…", SHORT).sections[0].inner == (10, 11)``
     """
     if truncated:
         return Parsed(error=ParseError("truncated"))
-    found = _sections(text, 0, contract, order)
-    if isinstance(found, ParseError) and found.kind == "repeated":
-        found = _sections_after_thinking(text, contract, order) or found
-    if isinstance(found, ParseError):
-        return Parsed(error=found)
-    by_name = {section.name: section for section in found}
+    exact = _exact(text, contract, order, max_votes)
+    return exact if exact.error is None or reading == "strict" else _tolerant(text, contract, max_votes)
+
+
+def _exact(text: str, contract: Contract, order: Order, max_votes: int) -> Parsed:
+    sections = _sections(text, 0, contract, order)
+    if isinstance(sections, ParseError) and sections.kind == "repeated":
+        sections = _sections_after_thinking(text, contract, order) or sections
+    if isinstance(sections, ParseError):
+        return Parsed(error=sections)
+    by_name = {section.name: section for section in sections}
     consensus = None
     if "consensus" in by_name:
         verdict = section_text(text, by_name["consensus"]).strip().upper()
@@ -41,9 +59,46 @@ def read(text: str, contract: Contract, *, truncated: bool = False, order: Order
             return Parsed(error=ParseError("consensus", "consensus"))
         consensus = verdict == "YES"
     if "comparison" not in by_name:
-        return Parsed(found, consensus=consensus)
+        return Parsed(sections, consensus=consensus)
     votes, malformed = read_votes(text, *by_name["comparison"].inner, max_votes=max_votes)
-    return Parsed(found, votes, malformed, consensus)
+    return Parsed(sections, votes, malformed, consensus)
+
+
+def _tolerant(text: str, contract: Contract, max_votes: int) -> Parsed:
+    """A reply that is not in the exact form: each section from its first opening tag to the next tag of the contract, or to
+    the end; what stands before all of them is the solution, if there is no other (SPEC 1.8).
+    """
+    tags = [(tag.start(), tag.end(), tag[2], not tag[1]) for tag in _tags(contract).finditer(text, _after_thinking(text))]
+    first = {name: place for place, (_, _, name, opens) in reversed([*enumerate(tags)]) if opens}
+    sections: list[Section] = []
+    for name, place in first.items():
+        start, begin, _, _ = tags[place]
+        end, behind, closes, opens = tags[place + 1] if place + 1 < len(tags) else (len(text), len(text), "", False)
+        sections.append(Section(name, start, behind if closes == name and not opens else end, (begin, end)))
+    before = text[: tags[0][0]] if tags else text
+    if "solution" in contract.names and "solution" not in first:
+        if not before.strip():
+            return Parsed(error=ParseError("missing", "solution"))
+        sections.append(Section("solution", 0, len(before), (0, len(before))))
+    elif not sections:
+        return Parsed(error=ParseError("missing", contract.names[0]))
+    sections.sort(key=lambda section: section.start)
+    by_name = {section.name: section_text(text, section) for section in sections}
+    consensus = by_name.get("consensus", "").strip().upper() == "YES" if "consensus" in contract.names else None
+    comparison = by_name.get("comparison", "").replace("&gt;", ">").replace("&lt;", "<")
+    votes, malformed = read_votes(comparison, 0, len(comparison), max_votes=max_votes)
+    return Parsed(tuple(sections), votes, malformed, consensus, tolerated=True)
+
+
+@cache
+def _tags(contract: Contract) -> re.Pattern[str]:
+    return re.compile(rf"<(/?)({'|'.join(map(re.escape, contract.names))})>")
+
+
+def _after_thinking(text: str) -> int:
+    """Where a reply begins: behind its thinking, if it goes on after it."""
+    end = max((match.end() for match in _THINK_ENDS.finditer(text)), default=0)
+    return end if text[end:].strip() else 0
 
 
 def _sections(text: str, start: int, contract: Contract, order: Order) -> tuple[Section, ...] | ParseError:

@@ -10,6 +10,7 @@ from peergrad.debate import contract
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import import_path, imported, is_import_path, refused, where_it_failed
 from peergrad.debate.personas import Persona
+from peergrad.debate.prompts import Texts
 from peergrad.debate.types import Ask, Contract, Debate, Message, Parsed
 
 MAX_AGENTS = 1000
@@ -26,6 +27,8 @@ class BaseProtocol:
 
     agents: int = 3
     max_tokens: int = 1024
+    prompts: Texts = ()
+    """Texts of one's own in place of the referee's, by name (SPEC 3.20)."""
 
     def __post_init__(self) -> None:
         self.at_least_1("agents", "max_tokens")
@@ -66,7 +69,7 @@ class BaseProtocol:
         """Read the reply to an ask. Never raises: what is wrong with it is data."""
         return Parsed() if ask.contract is None else contract.read(text, ask.contract, truncated=truncated)
 
-    def shown(self, turn: int) -> tuple[int, int]:
+    def window(self, turn: int) -> tuple[int, int]:
         """The turns that a turn's prompt shows, from the first up to, not including, the second."""
         return 0, turn - turn % self.agents
 

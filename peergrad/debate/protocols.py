@@ -1,27 +1,35 @@
-"""The two ways to debate, and none; each a pure function from transcript to the next wave of asks (SPEC 3, 9.1).
+"""The ways to debate, and none; each a pure function from transcript to the next wave of asks (SPEC 3, 9.1).
 
 The frozen dataclass that configures a protocol is the protocol.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from peergrad.debate import contract, prompts
-from peergrad.debate.contract import FULL, SHORT, Order
+from peergrad.debate.ballot import Ballot
+from peergrad.debate.contract import FULL, SHORT, Order, Reading
 from peergrad.debate.errors import UserError
 from peergrad.debate.personas import PERSONAS, Persona
 from peergrad.debate.prompts import Wording
 from peergrad.debate.protocol import BaseProtocol, built_in_names
 from peergrad.debate.quote import clip, quote
 from peergrad.debate.types import Ask, Contract, Debate, Message, Parsed, Turn
+from peergrad.debate.votes import MAX_VOTES
+
+OrderShown = Literal["rotated", "seat"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rounds(BaseProtocol):
     max_rounds: int = 3
+    reading: Reading = "tolerant"
     order: Order = "strict"
-    max_votes: int = 64
+    order_shown: OrderShown = "rotated"
+    max_votes: int = MAX_VOTES
     wording: Wording = "full"
 
     def __post_init__(self) -> None:
@@ -31,12 +39,23 @@ class _Rounds(BaseProtocol):
     def read(self, ask: Ask, text: str, truncated: bool = False) -> Parsed:
         if ask.contract is None:
             return Parsed()
-        return contract.read(text, ask.contract, truncated=truncated, order=self.order, max_votes=self.max_votes)
+        return contract.read(
+            text,
+            ask.contract,
+            truncated=truncated,
+            reading=self.reading,
+            order=self.order,
+            max_votes=self.max_votes,
+        )
 
-    def _system(self, debate: Debate, agent: int, *, full: bool, persona: Persona | None = None) -> str:
-        if self.wording == "brief":
-            return prompts.brief_system(agent, self.agents, persona=persona, full=full)
-        return prompts.system(agent, self.agents, debate.question.style, persona=persona, full=full)
+    def _system(self, agent: int, *, full: bool, persona: Persona | None = None) -> str:
+        return prompts.system(agent, self.agents, persona=persona, full=full, wording=self.wording, own=self.prompts)
+
+    def _ordered(self, turns: Sequence[Turn], viewer: int) -> Sequence[Turn]:
+        """Turns in the order a viewer is shown them: everybody stands at every place for somebody (SPEC 3.15)."""
+        if self.order_shown == "seat":
+            return turns
+        return sorted(turns, key=lambda turn: (turn.round, (turn.agent - viewer) % self.agents))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,15 +90,15 @@ class Sequential(_Rounds):
         round_, missing = self.speakers(debate)
         if round_ >= self.max_rounds or (turns and (turns[-1].parsed.error or consensus_reached(debate))):
             return []
-        agent, (since, seen) = missing[0], self.shown(len(turns))
-        history = [f"{prompts.speaker(turn.agent, turn.round)}\n{quote(self._shown(turn))}" for turn in turns[since:]]
-        task = prompts.sequential_task(round_, agent, {turn.agent for turn in turns[since:]})
-        parts = [prompts.question(debate.question, self.wording), *history, task]
-        messages = Message("system", self._system(debate, agent, full=True)), Message("user", "\n\n".join(parts))
+        agent, (since, seen) = missing[0], self.window(len(turns))
+        task = prompts.sequential_task(round_, agent, {turn.agent for turn in turns[since:]}, self.prompts)
+        question = prompts.question(debate.question, self.wording, self.prompts)
+        parts = [question, *(_quoted(turn, self._shown(turn)) for turn in self._ordered(turns[since:], agent)), task]
+        messages = Message("system", self._system(agent, full=True)), Message("user", "\n\n".join(parts))
         shown, temperature = (since, seen), self.temperature
         return [self.ask(debate, agent, messages, round=round_, shown=shown, contract=FULL, temperature=temperature)]
 
-    def shown(self, turn: int) -> tuple[int, int]:
+    def window(self, turn: int) -> tuple[int, int]:
         if self.history_rounds == -1:
             return 0, turn
         return min(turn, max(0, turn // self.agents - self.history_rounds + 1) * self.agents), turn
@@ -117,7 +136,7 @@ class Parallel(_Rounds):
         round_, missing = self.speakers(debate)
         if round_ >= self.max_rounds:
             return []
-        heard = [f"{prompts.speaker(turn.agent, turn.round)}\n{quote(_blind(turn))}" for turn in debate.turns]
+        heard = _heard(debate, round_)
         return [
             self.ask(
                 debate,
@@ -132,18 +151,19 @@ class Parallel(_Rounds):
             for place, agent in enumerate(missing)
         ]
 
-    def _dialogue(self, debate: Debate, agent: int, round_: int, heard: list[str]) -> tuple[Message, ...]:
-        """The agent's dialogue up to its turn in this round: the last round's, extended."""
+    def _dialogue(self, debate: Debate, agent: int, round_: int, heard: Mapping[int, str]) -> tuple[Message, ...]:
+        """The agent's dialogue up to its turn in this round: the last round's, extended by what was ``heard`` in it."""
         if round_ == 0:
-            system = self._system(debate, agent, full=False, persona=self.persona(agent))
-            task = prompts.parallel_task(0, agent, self.agents, None, self.wording)
-            return Message("system", system), Message("user", f"{prompts.question(debate.question, self.wording)}\n\n{task}")
-        last_round = range((round_ - 1) * self.agents, round_ * self.agents)
-        own = next(debate.turns[index] for index in last_round if debate.turns[index].agent == agent)
-        since = [heard[index] for index in last_round if debate.turns[index] is not own]
-        task = prompts.parallel_task(round_, agent, self.agents, own.parsed.error, self.wording)
+            system = self._system(agent, full=False, persona=self.persona(agent))
+            task = prompts.parallel_task(0, agent, self.agents, None, self.wording, self.prompts)
+            question = prompts.question(debate.question, self.wording, self.prompts)
+            return Message("system", system), Message("user", f"{question}\n\n{task}")
+        last_round = debate.turns[(round_ - 1) * self.agents : round_ * self.agents]
+        own = next(turn for turn in last_round if turn.agent == agent)
+        since = [heard[turn.agent] for turn in self._ordered(last_round, agent) if turn is not own]
+        task = prompts.parallel_task(round_, agent, self.agents, own.parsed.error, self.wording, self.prompts)
         return (
-            *(own.asked or self._dialogue(debate, agent, round_ - 1, heard)),
+            *(own.asked or self._dialogue(debate, agent, round_ - 1, _heard(debate, round_ - 1))),
             Message("assistant", own.text, own.tokens),
             Message("user", "\n\n".join((*since, task))),
         )
@@ -164,14 +184,19 @@ class Direct(BaseProtocol):
 
     def wave(self, debate: Debate) -> list[Ask]:
         round_, missing = self.speakers(debate)
-        messages = (Message("user", prompts.question(debate.question)),)
+        messages = (Message("user", prompts.question(debate.question, own=self.prompts)),)
         return [
             self.ask(debate, agent, messages, round=0, shown=(0, 0), place=place, temperature=self.temperature)
             for place, agent in enumerate(missing if round_ == 0 else [])
         ]
 
 
-BUILT_IN: dict[str, type[BaseProtocol]] = {"sequential": Sequential, "parallel": Parallel, "direct": Direct}
+BUILT_IN: dict[str, type[BaseProtocol]] = {
+    "sequential": Sequential,
+    "parallel": Parallel,
+    "ballot": Ballot,
+    "direct": Direct,
+}
 built_in_names.update({kind: name for name, kind in BUILT_IN.items()})
 
 
@@ -181,8 +206,15 @@ def consensus_reached(debate: Debate) -> bool:
     return len(last) == debate.agents and all(turn.parsed.consensus for turn in last)
 
 
-def _blind(turn: Turn) -> dict[str, str]:
-    """What others see of a parallel turn: solution and evaluation, never its votes."""
-    if turn.parsed.error:
-        return {"solution": prompts.UNREADABLE}
-    return {name: turn.section(name) for name in ("solution", "evaluation")}
+def _quoted(turn: Turn, fields: dict[str, str]) -> str:
+    return f"{prompts.speaker(turn.agent, turn.round)}\n{quote(fields)}"
+
+
+def _heard(debate: Debate, round_: int) -> dict[int, str]:
+    """What parallel agents are told before a round of each agent's turn in the last one: never its votes."""
+    heard: dict[int, str] = {}
+    for turn in debate.turns[max(0, round_ - 1) * debate.agents : round_ * debate.agents]:
+        names = () if turn.parsed.error else ("solution", "evaluation")
+        fields = {name: turn.section(name) for name in names} or {"solution": prompts.UNREADABLE}
+        heard[turn.agent] = _quoted(turn, fields)
+    return heard

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import typing
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from peergrad.debate.errors import EngineError, UserError
-from peergrad.debate.types import Ask, Reply
+from peergrad.debate.types import Ask, Reply, Usage
 
 Answer = Reply | EngineError
 T = TypeVar("T")
@@ -24,11 +25,30 @@ class Sampler(typing.Protocol):
     async def sample(self, asks: Sequence[Ask]) -> Sequence[Answer]: ...
 
 
+class Likely(typing.NamedTuple):
+    """How likely each option is, and how many tokens of prompt an engine read to say so."""
+
+    shares: tuple[float, ...]
+    prompt: int = 0
+
+
+@typing.runtime_checkable
+class Chooser(typing.Protocol):
+    """A sampler that also says how likely each of a few words is as the reply to an ask (SPEC 3.18).
+
+    The words begin differently; their shares add up to 1. An ask the world failed is an ``EngineError`` in its place.
+    """
+
+    async def choose(self, asks: Sequence[Ask], options: Sequence[str]) -> Sequence[Likely | EngineError]: ...
+
+
 class Seats:
     """A table seat → sampler: fixed opponents, a frozen judge, another model in one seat.
 
     Example: ``Seats({0: policy}, others=frozen)``
     """
+
+    hands_on_choices = True
 
     def __init__(self, seats: Mapping[int, Sampler], others: Sampler) -> None:
         self._seats = dict(seats)
@@ -62,17 +82,21 @@ async def all_of(parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 async def answered(sampler: Sampler, asks: Sequence[Ask]) -> Sequence[Answer]:
     """One call of a sampler. Each ask gets a reply or an ``EngineError``; a ``UserError`` alone is raised."""
+    name = type(sampler).__name__
     try:
-        answers = list(await sampler.sample(asks))
+        # A sampler that only hands asks on to others leaves it to them to choose.
+        if any(ask.choices for ask in asks) and not hasattr(sampler, "hands_on_choices"):
+            answers = await _chosen(sampler, asks)
+        else:
+            answers = list(await sampler.sample(asks))
     except UserError:
         raise
     except EngineError as error:
         return [error] * len(asks)
     except Exception as error:
-        failed = EngineError(f"{type(sampler).__name__} failed: {type(error).__name__}: {error}")
+        failed = EngineError(f"{name} failed: {type(error).__name__}: {error}")
         failed.__cause__ = error
         return [failed] * len(asks)
-    name = type(sampler).__name__
     if len(answers) != len(asks) or not all(isinstance(a, Reply | EngineError) for a in cast("list[object]", answers)):
         what = f"{name} gave {len(answers)} answers to {len(asks)} asks"
         return [EngineError(f"{what}; it must give one Reply or EngineError per ask")] * len(asks)
@@ -82,3 +106,42 @@ async def answered(sampler: Sampler, asks: Sequence[Ask]) -> Sequence[Answer]:
         else answer
         for answer in answers
     ]
+
+
+async def _chosen(sampler: Sampler, asks: Sequence[Ask]) -> list[Answer]:
+    """Answers to asks of which some are choices: the others are sampled, at the same time."""
+    if not isinstance(sampler, Chooser):
+        raise UserError(
+            f"ballot_form: {type(sampler).__name__} can't say how likely words are, which soft votes are made of; "
+            "take verdicts, ranking or pairs"
+        )
+    by_options: dict[tuple[str, ...], list[tuple[int, Ask]]] = {}
+    for index, ask in enumerate(asks):
+        for choice in ask.choices:
+            single = replace(ask, messages=choice.messages, choices=())
+            by_options.setdefault(choice.options, []).append((index, single))
+    sampled = [index for index, ask in enumerate(asks) if not ask.choices]
+    chosen, replies = await asyncio.gather(
+        all_of([sampler.choose([ask for _, ask in group], options) for options, group in by_options.items()]),
+        answered(sampler, [asks[index] for index in sampled]) if sampled else asyncio.sleep(0, []),
+    )
+    rows: dict[int, list[Likely | EngineError]] = {}
+    for group, likely in zip(by_options.values(), chosen, strict=True):
+        for (index, _), row in zip(group, likely, strict=True):
+            rows.setdefault(index, []).append(row)
+    answers: dict[int, Answer] = dict(zip(sampled, replies, strict=True))
+    return [answers.get(index) or _choice_reply(ask, rows[index]) for index, ask in enumerate(asks)]
+
+
+def _choice_reply(ask: Ask, rows: Sequence[Likely | EngineError]) -> Answer:
+    """A reply that says how likely the options are, one choice a line; nothing in it was sampled."""
+    lines: list[str] = []
+    read = 0
+    for choice, row in zip(ask.choices, rows, strict=True):
+        if isinstance(row, EngineError):
+            return row
+        if len(row.shares) != len(choice.options) or not all(0 <= share <= 1 for share in row.shares):
+            return EngineError(f"{row.shares} are no probabilities of {choice.options}")
+        lines.append(" ".join(f"{option} {share:.6f}" for option, share in zip(choice.options, row.shares, strict=True)))
+        read += row.prompt
+    return Reply("\n".join(lines), usage=Usage(read, 0))

@@ -29,6 +29,9 @@ def last_boxed(text: str) -> str | None:
     return None if best is None else text[best[0] : best[1]].strip()
 
 
+_DRESS = re.compile(r"\\text\s*+\{[^{}]*+\}|\\[$%,;! ]|[$%,\s]")  # signs and units around a number
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Style:
     """A style of answering. Transcripts record its name alone, so styles of one name are equal.
@@ -57,6 +60,20 @@ class Style:
             return self.find(solution) if self.find else None
         except Exception as error:  # somebody's own code
             raise UserError(f"style {self.name!r}: find failed ({where_it_failed(error)})") from error
+
+    def value(self, solution: str) -> str | None:
+        """The answer that a solution gives, under a name that plainly equal answers share.
+
+        Example: ``BOXED.value(r"\\boxed{\\$1,200.00}") == BOXED.value(r"\\boxed{1200}") == "1200"``
+        """
+        answer = self.answer(solution)
+        if answer is None:
+            return None
+        plain = _DRESS.sub("", answer).strip().rstrip(".").casefold()
+        try:
+            return f"{float(plain):.12g}"
+        except ValueError:
+            return plain
 
 
 OPEN = Style("open", "Give your full answer in solution.", brief="", find=last_boxed)

@@ -11,18 +11,17 @@ from collections.abc import Iterator
 from dataclasses import asdict, fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from peergrad.debate.contract import Order
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field, nearest
 from peergrad.debate.imports import is_import_path
 from peergrad.debate.judge import JUDGE, read_verdict
 from peergrad.debate.payload import frozen
 from peergrad.debate.personas import Persona
-from peergrad.debate.prompts import Wording
+from peergrad.debate.prompts import Texts
 from peergrad.debate.protocol import MAX_AGENTS, BaseProtocol, Recorded, call_protocol, imported_protocol
 from peergrad.debate.protocols import BUILT_IN, Parallel
 from peergrad.debate.style import OPEN, STYLES, Style, own_styles
@@ -39,6 +38,7 @@ from peergrad.debate.types import (
     Tokens,
     Turn,
     Usage,
+    Verdict,
     only_text,
 )
 
@@ -67,6 +67,8 @@ def dump(debate: Debate, *, thin: bool = False) -> str:
     settings = asdict(cast("Any", protocol))
     line["agents"] = settings.pop("agents")
     line["protocol"] = protocol.name
+    if not settings["prompts"]:
+        settings.pop("prompts")
     line["settings"] = protocol.settings if isinstance(protocol, Recorded) else settings
     line["turns"] = [_dump_turn(debate, turn, index, thin) for index, turn in enumerate(debate.turns)]
     if debate.verdict:
@@ -188,6 +190,8 @@ def _dump_asked(debate: Debate, turn: Turn, index: int) -> dict[str, Any]:
     line: dict[str, Any] = {}
     if turn.round != index // debate.agents:
         line["round"] = turn.round
+    if turn.candidates:
+        line["candidates"] = turn.candidates
     built_in = debate.protocol.name in BUILT_IN
     if not built_in or turn.contract != debate.protocol.contract:
         line["contract"] = turn.contract and turn.contract.names
@@ -252,22 +256,30 @@ def _frozen(value: Any) -> Any:
 
 def _built_in(at: Field, kind: type[BaseProtocol], agents: int, max_rounds: int) -> BaseProtocol:
     known = tuple(field.name for field in fields(kind) if field.name != "agents")
-    settings: dict[str, Any] = {"max_rounds": max_rounds} if "max_rounds" in known else {}
+    # What a line means that was written before there were such settings, or by hand.
+    before = {"max_rounds": max_rounds, "reading": "strict", "order_shown": "seat"}
+    settings: dict[str, Any] = {name: value for name, value in before.items() if name in known}
+    types = get_type_hints(kind)
     for name in at.names():
-        field = at[name]
         if name not in known:
-            field.wrong(f"no such setting; {nearest(name, known)}")
-        if name == "personas":
-            settings[name] = _load_personas(field)
-        elif name == "order":
-            settings[name] = cast("Order", field.one_of(("strict", "any")))
-        elif name == "wording":
-            settings[name] = cast("Wording", field.one_of(("full", "brief")))
-        elif name == "temperature":
-            settings[name] = field.number(0)
-        else:
-            settings[name] = field.whole(-1 if name == "history_rounds" else 1)
-    return kind(agents=agents, **settings)
+            at[name].wrong(f"no such setting; {nearest(name, known)}")
+        settings[name] = _load_setting(at[name], types[name])
+    try:
+        return kind(agents=agents, **settings)
+    except UserError as error:
+        raise UserError(f"{at.where}, {at.path}.{error}") from None
+
+
+def _load_setting(at: Field, kind: Any) -> Any:
+    if get_origin(kind) is Literal:
+        return at.one_of(get_args(kind))
+    if kind is float:
+        return at.number(0)
+    if kind in (int, bool):
+        return at.flag() if kind is bool else at.whole(-1)
+    if kind == Texts:
+        return tuple((name.text(), text.text()) for name, text in map(tuple, at))
+    return _load_personas(at)
 
 
 def _load_personas(at: Field) -> tuple[Persona, ...]:
@@ -279,12 +291,13 @@ def _load_turn(at: Field, earlier: list[Turn], agent: int, protocol: BaseProtoco
     """A turn, or the judge's, whose seat is the one after the last."""
     text, truncated = only_text(at["text"].text()), at.get("truncated", False).flag()
     index, judge = len(earlier), agent == protocol.agents
-    first, last = (0, index) if judge else call_protocol(protocol, protocol.shown, index)
+    first, last = (0, index) if judge else call_protocol(protocol, protocol.window, index)
     seen = at.get("seen", last).whole(0, index, ": turns that existed when it was asked")
     since = at.get("since", min(seen, first)).whole(0, seen, ": the first turn it was shown")
     round_ = 0 if judge else at.get("round", index // protocol.agents).whole(0, index)
     contract = JUDGE if judge else _load_contract(at, protocol)
-    ask = Ask("", agent, index, seen, (), (), 0, since=since, round=round_, contract=contract)
+    candidates = tuple(tuple(letter.wholes(0, protocol.agents - 1)) for letter in at.get("candidates", []))
+    ask = Ask("", agent, index, seen, (), (), 0, since=since, round=round_, contract=contract, candidates=candidates)
     if judge:
         parsed = read_verdict(text, truncated)
     else:
@@ -303,6 +316,7 @@ def _load_turn(at: Field, earlier: list[Turn], agent: int, protocol: BaseProtoco
         usage=Usage(usage["prompt"].whole(0), usage["sampled"].whole(0)) if usage else None,
         round=round_,
         contract=contract,
+        candidates=candidates,
     )
 
 
@@ -325,12 +339,14 @@ def _load_parsed(at: Field, text: str) -> Parsed:
         if len(bounds) != 2 or bounds[0] > bounds[1]:
             spans[name].wrong("is no span; give where its text begins and ends")
         sections.append(Section(name, bounds[0], bounds[1], (bounds[0], bounds[1])))
-    votes: list[tuple[int, Op, int]] = []
+    votes: list[tuple[int, Verdict, int]] = []
     for vote in at.get("votes", []):
         if len(vote.items()) != 3:
             vote.wrong("is no vote; give the two agents and between them '>' or '='")
-        a, op, b = vote
-        votes.append((a.whole(0), cast("Op", op.one_of((">", "="))), b.whole(0)))
+        a, verdict, b = vote
+        hard = isinstance(verdict.value, str)
+        said = cast("Op", verdict.one_of((">", "="))) if hard else max(-1.0, min(1.0, verdict.number()))
+        votes.append((a.whole(0), said, b.whole(0)))
     consensus = at.get("consensus", None)
     agreed = None if consensus.value is None else consensus.flag()
     return Parsed(tuple(sections), tuple(votes), at.get("malformed", 0).whole(0), agreed)

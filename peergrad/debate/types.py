@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Ids = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 Op = Literal[">", "="]
+Verdict = Op | float
+"""What a vote says of two agents: the first is better, they are equal, or by how much it is better, from -1 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +148,25 @@ class Contract:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """A prompt that is answered by one of a few words. What is asked for is how likely each of them is (SPEC 3.18)."""
+
+    messages: tuple[Message, ...]
+    options: tuple[str, ...]
+
+
+Candidates = tuple[tuple[int, ...], ...]
+"""Whose answers an agent is shown under the letters A, B, …: of each letter the agents that gave the answer (SPEC 3.16)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """A request that one agent speak: what it sees and how to sample it.
 
     ``debate``, ``agent`` and ``turn`` name it uniquely, which is what an engine seeds its randomness with.
     The agent is shown words from turns ``since`` up to, not including, ``seen`` (SPEC 3.9). ``contract`` is how its reply is
-    read; without one the whole reply is the answer.
+    read; without one the whole reply is the answer. With ``choices`` nothing is sampled: the reply says how likely the
+    options are.
     """
 
     debate: str
@@ -165,6 +180,8 @@ class Ask:
     since: int = 0
     round: int = 0
     contract: Contract | None = None
+    candidates: Candidates = ()
+    choices: tuple[Choice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,16 +230,18 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What the referee read in a reply. ``votes`` are as written, ``(a, op, b)``: the author is known, not read (SPEC 2.3).
+    """What the referee read in a reply. ``votes`` are as written: ``(a, verdict, b)``, the author is known (SPEC 2.3).
 
     ``malformed`` counts what looked like a vote and could not be read as one. An unreadable reply has no sections.
+    ``tolerated``: it can be read, but is not in the form asked for (SPEC 1.8).
     """
 
     sections: tuple[Section, ...] = ()
-    votes: tuple[tuple[int, Op, int], ...] = ()
+    votes: tuple[tuple[int, Verdict, int], ...] = ()
     malformed: int = 0
     consensus: bool | None = None
     error: ParseError | None = None
+    tolerated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +262,7 @@ class Turn:
     usage: Usage | None = None
     round: int = 0
     contract: Contract | None = None
+    candidates: Candidates = ()
 
     @staticmethod
     def of(ask: Ask, reply: Reply, parsed: Parsed) -> Turn:
@@ -259,6 +279,7 @@ class Turn:
             usage=reply.usage,
             round=ask.round,
             contract=ask.contract,
+            candidates=ask.candidates,
         )
 
     def section(self, name: str) -> str:

@@ -29,11 +29,14 @@ _LOOKS_LIKE_VOTE = re.compile(
     rf"|(?<![aA])(?<![{_SIGNS}].)(?<!\w.)(?=[{_SIGNS}]*+{_GAP}[aA][gG]{_ENT}{_ID})(?<!\A>)(?<!\n>)"
     r")"
 )
+MAX_VOTES = 64
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _MOST = 1024  # what more looks like a vote is not read, so the work after the scan is bounded whatever the text
 
 
-def read_votes(text: str, start: int, end: int, *, max_votes: int = 64) -> tuple[tuple[tuple[int, Op, int], ...], int]:
+def read_votes(
+    text: str, start: int, end: int, *, max_votes: int = MAX_VOTES
+) -> tuple[tuple[tuple[int, Op, int], ...], int]:
     """The votes written in ``text[start:end]`` as ``(a, op, b)``, and how many more looked like votes but are not.
 
     At most ``max_votes`` are kept, and a vote said again gives way to one that is new: repeating a line pushes none out.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from peergrad.debate.types import Debate
 from peergrad.learn.advantages import Center, Values, advantages, has_signal
 from peergrad.learn.credit import credit
-from peergrad.learn.datums import Datum, datums
+from peergrad.learn.datums import Datum, credited, datums
 from peergrad.reward.rewards import RewardRules, Scored, Truth, score
 
 
@@ -28,13 +28,14 @@ def training_data(
     center: Center = "group",
     divide_by_std: bool = False,
 ) -> Batch:
-    """What a step trains on. A debate without signal makes no training sequence (SPEC 5.1)."""
+    """What a step trains on: debates with signal (SPEC 5.1), and of their sequences what is credited (SPEC 6.8)."""
     scored = tuple(score(debate, rules, truth(debate)) for debate in debates)
     centred = tuple(map(tuple, advantages(scored, center=center, divide_by_std=divide_by_std)))
     data = tuple(
-        datum
+        cut
         for one, values in zip(scored, centred, strict=True)
         if has_signal(one.streams, values)
         for datum in datums(one.debate, credit(one.debate, one.streams, values))
+        if (cut := credited(datum))
     )
     return Batch(scored, centred, data)

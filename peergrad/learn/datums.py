@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -45,6 +45,8 @@ def datums(debate: Debate, credit: Sequence[Floats]) -> list[Datum]:
         for index, turn in enumerate(debate.turns):
             if turn.agent != agent:
                 continue
+            if turn.tokens is None and turn.usage and not turn.usage.sampled:  # a choice: there are no words to learn
+                continue
             if turn.tokens is None:
                 raise UserError(
                     f"debate {debate.id!r}, turn {index}: no tokens were kept (its server gives none, or it was thinned "
@@ -57,6 +59,15 @@ def datums(debate: Debate, credit: Sequence[Floats]) -> list[Datum]:
         if sequence.turns:
             made.append(sequence.close(debate.id, agent))
     return made
+
+
+def credited(datum: Datum) -> Datum | None:
+    """A sequence up to its last token with an advantage, ``None`` without any: the rest has no gradient (SPEC 6.8)."""
+    tokens = np.flatnonzero(datum.advantages_T)
+    if not len(tokens):
+        return None
+    arrays = {field.name: getattr(datum, field.name) for field in fields(datum) if field.name.endswith("_T")}
+    return replace(datum, **{name: array_T[: tokens[-1] + 1] for name, array_T in arrays.items()})
 
 
 class _Sequence:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from peergrad.debate.types import Debate
 from peergrad.reward.stream import Stream
+from peergrad.reward.streams import Form
 from peergrad.reward.tally import Tally, Vote
 
 
@@ -22,15 +23,16 @@ def win_minus_loss(agents: int, votes: Sequence[Vote]) -> list[float]:
 SCORES = {"win_rate": win_rate, "win_minus_loss": win_minus_loss}
 
 
-def step_rewards(debate: Debate) -> list[float]:
-    """Per turn: -1 for the unreadable reply that ends a debate, else 0 (SPEC 3.4)."""
-    return [-1.0 if debate.protocol.ends_on_error and turn.parsed.error else 0.0 for turn in debate.turns]
+def step_rewards(debate: Debate, form: Form = "graded") -> list[float]:
+    """Per turn: -1 for an unreadable reply, else 0; by the literal rule only for one that ends a debate (SPEC 3.4)."""
+    costs = form == "graded" or debate.protocol.ends_on_error
+    return [-1.0 if costs and turn.parsed.error else 0.0 for turn in debate.turns]
 
 
-def returns(debate: Debate, tallied: Tally, name: str, scores: Sequence[float]) -> Stream:
+def returns(debate: Debate, tallied: Tally, name: str, scores: Sequence[float], form: Form = "graded") -> Stream:
     """Step rewards plus score, one per agent, on all of its tokens."""
     values = list(scores)
-    for turn, reward in zip(debate.turns, step_rewards(debate), strict=True):
+    for turn, reward in zip(debate.turns, step_rewards(debate, form), strict=True):
         values[turn.agent] += reward
     why = tuple(
         tuple(index for index, vote in enumerate(tallied.votes) if agent in (vote.a, vote.b) and agent != vote.author)
@@ -40,12 +42,8 @@ def returns(debate: Debate, tallied: Tally, name: str, scores: Sequence[float]) 
 
 
 def _outcomes(agent: int, votes: Sequence[Vote]) -> list[float]:
-    """+1, 0 or -1 for each vote about the agent that is not its own."""
-    return [
-        0.0 if vote.op == "=" else 1.0 if vote.a == agent else -1.0
-        for vote in votes
-        if vote.author != agent and agent in (vote.a, vote.b)
-    ]
+    """How far each vote about the agent that is not its own is for it, from -1 to 1."""
+    return [vote.value(agent) for vote in votes if vote.author != agent and agent in (vote.a, vote.b)]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -17,15 +17,19 @@ from peergrad.reward import pairwise
 from peergrad.reward.stream import Stream
 from peergrad.reward.streams import (
     Consensus,
+    Form,
     Unjudged,
+    Voices,
+    borda,
     consensus_alignment,
     contract_penalty,
     default_consensus,
+    diagnosis,
     soft_vote_ratio,
 )
 from peergrad.reward.tally import Ballots, SelfVotes, Tally, tally
 
-BUILT_IN = ("streams", "win_rate", "win_minus_loss")
+BUILT_IN = ("streams", "borda", "win_rate", "win_minus_loss")
 
 Truth = Callable[[int], bool | None]
 """Whether the solution of a turn, given by its index, is right; ``None`` where nobody knows. Graded when it is asked for."""
@@ -43,7 +47,8 @@ class RewardRules:
     """How votes become reward. The defaults are ours; each has the published rule beside it, as ``literal`` or ``all``."""
 
     reward: str = "streams"
-    """One score per agent (win_rate, win_minus_loss), separate streams for generating, judging and form, or module:name."""
+    """One score per agent (win_rate, win_minus_loss); separate streams for generating, judging and form, which ballots
+    have their own of (borda); or module:name."""
     consensus: Consensus | None = None
     """Whose votes make the consensus a judge is held to: all, or only the others'. Unset: others from 4 agents on."""
     self_votes: SelfVotes = "drop"
@@ -52,26 +57,36 @@ class RewardRules:
     """One vote per pair and turn, or the literal rule: every line counts."""
     unjudged: Unjudged = "skip"
     """A turn nobody judged has no signal, or by the literal formula -1."""
+    voices: Voices = "agents"
+    """In the consensus on a pair an agent is one voice, its last vote, or has as many as votes over the rounds."""
+    pool_equal: bool = True
+    """Borda: answers with the same final value share the mean of their scores."""
+    form: Form = "graded"
+    """What bad form costs: by how bad it is, or the literal rule (unreadable -1, no vote -0.5)."""
     format_penalty: bool = True
-    """Punish unreadable turns and missing votes (streams only)."""
+    """Punish unreadable turns and missing votes by a stream of their own."""
     lambda_gen: float = 1.0
     """Weight of the generator stream."""
     lambda_judge: float = 1.0
     """Weight of the judge stream."""
+    lambda_form: float = 1.0
+    """Weight of the form stream."""
+    lambda_diagnosis: float = 1.0
+    """Borda: weight of what critiques are worth, where answers are revised."""
 
     def __post_init__(self) -> None:
         if self.reward not in BUILT_IN and not is_import_path(self.reward):
             raise UserError(
                 f"reward: {self.reward!r} is not known; {nearest(self.reward, BUILT_IN)}, or module:name of your own"
             )
-        for name in ("lambda_gen", "lambda_judge"):
+        for name in ("lambda_gen", "lambda_judge", "lambda_form", "lambda_diagnosis"):
             if not math.isfinite(getattr(self, name)):
                 raise UserError(f"{name}: {getattr(self, name)} is not possible; give a number")
 
     @property
     def function(self) -> Reward:
         """The reward as a function; one of somebody's own is imported here, and refused if it is none."""
-        if self.reward == "streams":
+        if self.reward in ("streams", "borda"):
             return self._streams
         if self.reward in BUILT_IN:
             return self._pairwise
@@ -83,15 +98,22 @@ class RewardRules:
 
     def _streams(self, debate: Debate, tallied: Tally, _: Truth) -> list[Stream]:
         consensus = self.consensus or default_consensus(debate.agents)
-        streams = [
-            soft_vote_ratio(debate, tallied, unjudged=self.unjudged, weight=self.lambda_gen),
-            consensus_alignment(debate, tallied, consensus=consensus, weight=self.lambda_judge),
-        ]
-        return [*streams, contract_penalty(debate, tallied)] if self.format_penalty else streams
+        if self.reward == "borda":
+            answers = borda(debate, tallied, pool_equal=self.pool_equal, weight=self.lambda_gen)
+        else:
+            answers = soft_vote_ratio(debate, tallied, unjudged=self.unjudged, weight=self.lambda_gen)
+        weight = self.lambda_judge
+        judges = consensus_alignment(debate, tallied, consensus=consensus, voices=self.voices, weight=weight)
+        streams = [answers, judges]
+        if self.reward == "borda":
+            streams.append(diagnosis(debate, tallied, weight=self.lambda_diagnosis))
+        if self.format_penalty:
+            streams.append(contract_penalty(debate, tallied, form=self.form, weight=self.lambda_form))
+        return streams
 
     def _pairwise(self, debate: Debate, tallied: Tally, _: Truth) -> list[Stream]:
         scores = pairwise.SCORES[self.reward](debate.agents, tallied.votes)
-        return [pairwise.returns(debate, tallied, self.reward, scores)]
+        return [pairwise.returns(debate, tallied, self.reward, scores, self.form)]
 
 
 def _own(name: str, reward: Reward, debate: Debate, tallied: Tally, truth: Truth) -> list[Stream]:

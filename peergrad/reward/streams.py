@@ -1,7 +1,9 @@
-"""Separate rewards for generating, judging and keeping to the form, one value per turn (SPEC 4.5 to 4.8)."""
+"""Separate rewards for generating, judging and keeping to the form, one value per turn (SPEC 4.5 to 4.13)."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from typing import Literal
 
 from peergrad.debate.types import Debate
@@ -9,52 +11,111 @@ from peergrad.reward.stream import Stream
 from peergrad.reward.tally import Tally, Vote
 
 Consensus = Literal["all", "others"]
+Form = Literal["graded", "literal"]
 Unjudged = Literal["skip", "literal"]
+Voices = Literal["agents", "votes"]
+
+_TOLERATED, _UNREADABLE, _NO_VOTE = -0.1, -1.0, -0.5
 
 
 def soft_vote_ratio(debate: Debate, tallied: Tally, *, unjudged: Unjudged = "skip", weight: float = 1.0) -> Stream:
     """Generator reward: how far the votes that judge a turn are for it, from -1 to +1; a tie is half for, half against."""
-    shares: list[list[float]] = [[] for _ in debate.turns]
-    why: list[list[int]] = [[] for _ in debate.turns]
-    for index, vote in enumerate(tallied.votes):
-        for agent, judged in zip((vote.a, vote.b), vote.judged or (), strict=False):
-            if agent != vote.author:
-                shares[judged].append(0.5 if vote.op == "=" else float(agent == vote.a))
-                why[judged].append(index)
+    by_turn = _judging(debate, tallied.votes)
     nobody = None if unjudged == "skip" else -1.0
-    values = tuple(2 * sum(share) / len(share) - 1 if share else nobody for share in shares)
-    return Stream("gen", "turn", values, ("solution", "evaluation"), weight, tuple(map(tuple, why)), "solution")
+    values = tuple(_mean([value for _, value in judging]) if judging else nobody for judging in by_turn)
+    why = tuple(tuple(index for index, _ in judging) for judging in by_turn)
+    return Stream("gen", "turn", values, ("solution", "evaluation"), weight, why, "solution")
 
 
-def consensus_alignment(debate: Debate, tallied: Tally, *, consensus: Consensus, weight: float = 1.0) -> Stream:
-    """Judge reward: the mean over a turn's votes of +1 for going with the consensus on the pair, -1 against, 0 at a tie."""
-    on_pair: dict[frozenset[int], list[int]] = {}
-    cast: dict[tuple[int, frozenset[int]], list[int]] = {}
+def borda(debate: Debate, tallied: Tally, *, pool_equal: bool, weight: float = 1.0) -> Stream:
+    """Reward of an answer: its wins less its losses among the answers of a ballot, from -1 to +1, as a mean over ballots.
+
+    ``pool_equal``: answers of one round with the same final value share the mean of their scores.
+    """
+    by_turn = _judging(debate, tallied.votes)
+    values: list[float | None] = []
+    for judging in by_turn:
+        ballots: dict[int, list[float]] = defaultdict(list)
+        for index, value in judging:
+            ballots[tallied.votes[index].turn].append(value)
+        values.append(_mean([_mean(ballot) for ballot in ballots.values()]) if ballots else None)
+    if pool_equal:
+        values = _pooled(debate, values)
+    why = tuple(tuple(index for index, _ in judging) for judging in by_turn)
+    return Stream("borda", "turn", tuple(values), ("solution",), weight, why, "solution")
+
+
+def consensus_alignment(
+    debate: Debate, tallied: Tally, *, consensus: Consensus, voices: Voices = "agents", weight: float = 1.0
+) -> Stream:
+    """Judge reward: the mean over a turn's votes of +1 for going with the consensus on the pair, -1 against, 0 at a tie.
+
+    ``voices``: an agent that votes on a pair in several turns is one voice, its last, or as many as it has votes.
+    """
+    on_pair: dict[frozenset[int], dict[Hashable, int]] = defaultdict(dict)
+    cast: dict[tuple[int, frozenset[int]], list[int]] = defaultdict(list)
     for index, vote in enumerate(tallied.votes):
         if vote.judged:
             pair = frozenset((vote.a, vote.b))
-            on_pair.setdefault(pair, []).append(index)
-            cast.setdefault((vote.turn, pair), []).append(index)
+            on_pair[pair][vote.author if voices == "agents" else index] = index
+            cast[vote.turn, pair].append(index)
     agreements: list[list[float]] = [[] for _ in debate.turns]
     why: list[set[int]] = [set() for _ in debate.turns]
     for (turn, pair), own in cast.items():
-        author = debate.turns[turn].agent
-        jury = [i for i in on_pair[pair] if consensus == "all" or tallied.votes[i].author != author]
+        author, low = debate.turns[turn].agent, min(pair)
+        jury = [i for i in on_pair[pair].values() if consensus == "all" or tallied.votes[i].author != author]
         if jury:
-            low = min(pair)
-            lead = sum(1 if tallied.votes[i].a == low else -1 for i in jury if tallied.votes[i].op == ">")
+            lead = sum(tallied.votes[i].value(low) for i in jury)
             agreements[turn] += [_agreement(tallied.votes[i], lead if tallied.votes[i].a == low else -lead) for i in own]
             why[turn].update(own, jury)
-    values = tuple(sum(agreed) / len(agreed) if agreed else None for agreed in agreements)
+    values = tuple(_mean(agreed) if agreed else None for agreed in agreements)
     return Stream("judge", "turn", values, ("comparison",), weight, tuple(tuple(sorted(w)) for w in why), "votes")
 
 
-def contract_penalty(debate: Debate, tallied: Tally) -> Stream:
-    """-1 on an unreadable turn, -0.5 on one without a valid vote when one was due, else 0; on all of the turn's tokens."""
-    values = tuple(
-        -1.0 if turn.parsed.error else -0.5 if index in tallied.missing else 0.0 for index, turn in enumerate(debate.turns)
-    )
-    return Stream("format", "turn", values, None, 1.0, ((),) * len(values))
+def diagnosis(debate: Debate, tallied: Tally, *, weight: float = 1.0) -> Stream:
+    """Reward of critiques: whether the answers of those criticised came to be judged as the critic judged them.
+
+    For each agent in a ballot: how far the ballot is for it, times half of how far the others' votes on it rose from this
+    round of ballots to the last. The value is the mean over the agents in it; a ballot of the last round has none.
+    """
+    first: dict[int, dict[int, list[tuple[int, float]]]] = defaultdict(lambda: defaultdict(list))  # round → agent → votes
+    for index, vote in enumerate(tallied.votes):
+        if vote.judged:
+            for agent in {vote.a, vote.b} - {vote.author}:
+                first[debate.turns[vote.turn].round][agent].append((index, vote.value(agent)))
+    last = max(first, default=0)
+    values: list[float | None] = []
+    why: list[tuple[int, ...]] = []
+    for index, turn in enumerate(debate.turns):
+        worth: list[float] = []
+        used: list[int] = []
+        for agent, before in first.get(turn.round, {}).items() if turn.round < last else ():
+            own = [(i, value) for i, value in before if tallied.votes[i].turn == index]
+            others = [(i, value) for i, value in before if tallied.votes[i].author != turn.agent]
+            after = [(i, value) for i, value in first[last][agent] if tallied.votes[i].author != turn.agent]
+            if own and others and after:
+                own_mean, before_mean, after_mean = (_mean([v for _, v in part]) for part in (own, others, after))
+                worth.append(own_mean * (after_mean - before_mean) / 2)
+                used += [i for part in (own, others, after) for i, _ in part]
+        values.append(_mean(worth) if worth else None)
+        why.append(tuple(sorted({*used})))
+    return Stream("diagnosis", "turn", tuple(values), ("evaluation",), weight, tuple(why))
+
+
+def contract_penalty(debate: Debate, tallied: Tally, *, form: Form = "graded", weight: float = 1.0) -> Stream:
+    """What a turn's form costs, on all of its tokens: -1 if unreadable, -0.1 if it was only tolerated, and -0.5 times the
+    share of the pairs due that it has no valid vote on. The literal rule knows no shares: -0.5 without any valid vote.
+    """
+    values: list[float] = []
+    for index, turn in enumerate(debate.turns):
+        if turn.parsed.error:
+            values.append(_UNREADABLE)
+        elif form == "literal":
+            values.append(_NO_VOTE if index in tallied.missing else 0.0)
+        else:
+            tolerated = _TOLERATED if turn.parsed.tolerated else 0.0
+            values.append(tolerated + _NO_VOTE * tallied.unvoted[index])
+    return Stream("format", "turn", tuple(values), None, weight, ((),) * len(values))
 
 
 def default_consensus(agents: int) -> Consensus:
@@ -62,8 +123,34 @@ def default_consensus(agents: int) -> Consensus:
     return "others" if agents >= 4 else "all"
 
 
-def _agreement(vote: Vote, lead: int) -> float:
-    """Whether a vote goes with the majority, given by how many votes its ``a`` leads its ``b``."""
+def _judging(debate: Debate, votes: Sequence[Vote]) -> list[list[tuple[int, float]]]:
+    """Per turn the votes that judge it and are not by its author: the index of each, and how far it is for the turn."""
+    judging: list[list[tuple[int, float]]] = [[] for _ in debate.turns]
+    for index, vote in enumerate(votes):
+        for agent, judged in zip((vote.a, vote.b), vote.judged or (), strict=False):
+            if agent != vote.author:
+                judging[judged].append((index, vote.value(agent)))
+    return judging
+
+
+def _pooled(debate: Debate, values: Sequence[float | None]) -> list[float | None]:
+    """Values averaged over the turns of a round whose answers have the same final value."""
+    same: dict[Hashable, list[float]] = defaultdict(list)
+    keys: list[Hashable] = []
+    for index, (turn, value) in enumerate(zip(debate.turns, values, strict=True)):
+        answer = debate.question.style.value(turn.solution or "") if value is not None else None
+        keys.append(index if answer is None else (turn.round, answer))
+        if value is not None:
+            same[keys[-1]].append(value)
+    return [None if value is None else _mean(same[key]) for key, value in zip(keys, values, strict=True)]
+
+
+def _agreement(vote: Vote, lead: float) -> float:
+    """How far a vote goes with the majority, given by how far its ``a`` leads its ``b``."""
     if lead == 0:
         return 0.0
-    return 1.0 if vote.op == ">" and lead > 0 else -1.0
+    return -1.0 if vote.op == "=" else vote.strength if lead > 0 else -vote.strength
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

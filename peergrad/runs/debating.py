@@ -222,6 +222,8 @@ class _Debating:
 class _Seat:
     """Who holds a seat: tells of every reply as it comes, and says in errors which seat it is."""
 
+    hands_on_choices = True
+
     def __init__(self, sampler: Sampler, where: str, debating: _Debating, *, local: bool) -> None:
         self._sampler, self._where, self._debating, self._local = sampler, where, debating, local
 

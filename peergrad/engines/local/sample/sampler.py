@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from peergrad.debate.errors import EngineError
-from peergrad.debate.sampler import Answer
-from peergrad.debate.types import Ask, Floats, Ids, Reply, Tokens
+from peergrad.debate.sampler import Answer, Likely
+from peergrad.debate.types import Ask, Floats, Ids, Message, Reply, Tokens
 from peergrad.engines.local.model.forward import Adapter
 from peergrad.engines.local.model.memory import catch_out_of_memory
 from peergrad.engines.local.sample.scheduler import Job
-from peergrad.engines.local.train.scoring import logprobs
+from peergrad.engines.local.train.scoring import logprobs, next_token_shares
 from peergrad.engines.shared.chat import Chat
 from peergrad.engines.shared.sampling import seed_name
 
 if TYPE_CHECKING:
     from peergrad.engines.local.engine import Local
+
+PACKED_TOKENS = 32768  # of prompts read at once; without a gradient they take little memory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,13 +132,45 @@ class LocalSampler:
         engine, tokens = self._engine, len(request.prompt_T)
         context = engine.decoder.shape.context
         if tokens >= context:
-            return EngineError(f"a prompt of {tokens} tokens does not fit the model's context of {context}")
+            return _too_long(tokens, context)
         limit = min(max(1, request.max_tokens), context - tokens)
         if not engine.scheduler.memory.fits(tokens + limit):
             return EngineError(f"a dialogue of {tokens + limit} tokens does not fit into kv_gb; raise it")
         stopped = _stop_check(request.stop, engine.chat)
         uniforms_T = _uniforms(request.seed, limit)
         return Job(request.prompt_T, limit, request.temperature, uniforms_T, request.end_tokens, stopped)
+
+    async def choose(self, asks: Sequence[Ask], options: Sequence[str]) -> Sequence[Likely | EngineError]:
+        """How likely each option is as the reply to each ask, by the token it begins with."""
+        return await asyncio.to_thread(self._choose, asks, options)
+
+    def _choose(self, asks: Sequence[Ask], options: Sequence[str]) -> list[Likely | EngineError]:
+        engine, chat = self._engine, self._engine.chat
+        tokens = [int(chat.tokens((Message("user", "."),), option, 1.0).ids_T[0]) for option in options]
+        if len({*tokens}) < len(tokens):
+            raise EngineError(f"the options {', '.join(options)} begin with the same token in this model's vocabulary")
+        context = engine.decoder.shape.context
+        prompts = [request.prompt_T for request in _render(asks, chat, engine.seed)]
+        fit = [index for index, prompt_T in enumerate(prompts) if len(prompt_T) < context]
+        shares = self._retry_with_less(
+            lambda packed: next_token_shares(engine.decoder, self._adapter, [prompts[i] for i in fit], tokens, packed)
+        )
+        rows: list[Likely | EngineError] = [_too_long(len(prompt_T), context) for prompt_T in prompts]
+        for index, row in zip(fit, shares, strict=True):
+            rows[index] = Likely(tuple(row.tolist()), len(prompts[index]))
+        return rows
+
+    def _retry_with_less(self, compute: Callable[[int], Floats]) -> Floats:
+        """What is computed from so many packed tokens at once as memory allows."""
+        packed = PACKED_TOKENS
+        with self._engine.sampling:
+            while True:
+                with catch_out_of_memory() as oom:
+                    return compute(packed)
+                if not self._engine.scheduler.free():
+                    if packed < 256:
+                        raise EngineError(f"out of memory while choosing between words ({oom.message})")
+                    packed //= 2
 
     async def logprobs(self, ids_T: Ids) -> Floats:
         """The log-probability of each token but the first, given those before it, at temperature 1."""
@@ -149,6 +183,10 @@ class LocalSampler:
                     return logprobs(self._engine.decoder, self._adapter, ids_T)
                 if not self._engine.scheduler.free():
                     raise EngineError(f"out of memory while reading {len(ids_T)} tokens; give fewer ({oom.message})")
+
+
+def _too_long(tokens: int, context: int) -> EngineError:
+    return EngineError(f"a prompt of {tokens} tokens does not fit the model's context of {context}")
 
 
 def _finite_completion(job: Job) -> Completion | EngineError:

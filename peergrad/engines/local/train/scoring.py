@@ -1,6 +1,8 @@
-"""Log-probabilities of given tokens."""
+"""How likely given tokens are."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -9,7 +11,8 @@ from peergrad.debate.types import Floats, Ids
 from peergrad.engines.local.model.forward import Adapter, Forward
 from peergrad.engines.local.model.ops import LOGITS_CHUNK
 from peergrad.engines.local.train.packed_attention import packed_attention
-from peergrad.engines.local.train.prefix_tree import Node
+from peergrad.engines.local.train.prefix_tree import Node, micro_batches, prefix_trees
+from peergrad.learn.datums import Datum
 
 
 @torch.no_grad()
@@ -29,3 +32,28 @@ def logprobs(decoder: Forward, adapter: Adapter | None, ids_T: Ids) -> Floats:
         scores = decoder.logits(hidden[chunk])
         parts.append(scores.gather(1, targets[chunk, None])[:, 0] - scores.logsumexp(-1))
     return torch.cat(parts).float().cpu().numpy()
+
+
+@torch.no_grad()
+def next_token_shares(
+    decoder: Forward, adapter: Adapter | None, prompts: Sequence[Ids], tokens: Sequence[int], packed: int
+) -> Floats:
+    """How likely each of some tokens is after each prompt, against the others, at temperature 1: a row per prompt.
+
+    Prompts that begin alike share what they begin with; at most ``packed`` tokens are computed at once, or one prompt.
+    """
+    shares = np.zeros((len(prompts), len(tokens)), np.float32)
+    none = np.zeros(0, np.float32)
+    data = [Datum("", 0, (), ids_T, ids_T, none, none, none, none) for ids_T in prompts]
+    for trees in micro_batches(prefix_trees(data), packed):
+        nodes = [node for tree in trees for node in tree.walk()]
+        decoder.grow_rotations(max(node.end for node in nodes))
+        ids = np.concatenate([prompts[node.sequence][node.start : node.end] for node in nodes]).astype(np.int64)
+        positions = np.concatenate([np.arange(node.start, node.end) for node in nodes])
+        ends = np.cumsum([node.end - node.start for node in nodes]) - 1
+        leaves = [place for place, node in enumerate(nodes) if not node.children]
+        ids_T, positions_T, last = (torch.from_numpy(array).to(decoder.device) for array in (ids, positions, ends[leaves]))
+        hidden = decoder.hidden(ids_T, positions_T, packed_attention(trees, decoder), adapter)
+        scores = decoder.logits(hidden[last])[:, list(tokens)].float().softmax(-1)
+        shares[[nodes[place].sequence for place in leaves]] = scores.cpu().numpy()
+    return shares

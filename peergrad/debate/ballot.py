@@ -1,0 +1,275 @@
+"""Answer alone, then vote on the others' answers under letters (SPEC 3.16 to 3.19)."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Literal
+
+from peergrad.debate import prompts
+from peergrad.debate.errors import UserError
+from peergrad.debate.prompts import LETTERS
+from peergrad.debate.protocol import BaseProtocol
+from peergrad.debate.quote import MARK, clip, harmless
+from peergrad.debate.types import (
+    Ask,
+    Candidates,
+    Choice,
+    Contract,
+    Debate,
+    Message,
+    Parsed,
+    ParseError,
+    Section,
+    Turn,
+    Verdict,
+)
+
+BallotForm = Literal["soft-verdict", "soft-choice", "soft", "verdicts", "ranking", "pairs"]
+BALLOT = Contract(("evaluation", "comparison"))
+
+# Lines of a ballot. Every repeat is possessive, and what follows it begins with another character: no input backtracks.
+_HEAD = r"^[^\w\n]*+(?:[aA]nswer )?([A-Z])\b"
+_VERDICT = re.compile(rf"{_HEAD}[^\w\n:=–-]*+[:=–-][^\w\n]*+(right|wrong|correct|incorrect|[1-5])\b", re.M | re.I)
+_RANKING = re.compile(r"^[^\w\n]*+ranking[^\w\n:]*+:([^\n]*+)", re.M | re.I)
+_PAIR = re.compile(r"^[^\w\n]*+([A-Z])[ \t]*+([<>=])[ \t]*+([A-Z])(?![^\W_])", re.M)
+_HEADING = re.compile(_HEAD, re.M)
+_SHARE = re.compile(r"\S++ ([01]\.[0-9]{6})")
+_WORTH = {"right": 1.0, "correct": 1.0, "wrong": 0.0, "incorrect": 0.0} | {str(grade): float(grade) for grade in range(1, 6)}
+
+Points = Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ballot(BaseProtocol):
+    """Every agent answers alone, by the prompt of direct answering, and then judges some of the others' answers; with
+    ``revise`` it then answers again, with the critiques of its answer, and judges again.
+    """
+
+    agents: int = 8
+    temperature: float = 1.0
+    shown: int = 4
+    """How many others' answers an agent judges."""
+    ballot_form: BallotForm = "soft-verdict"
+    """How it is asked to: in words (verdicts, ranking, pairs), or by how likely it is to say Yes or a letter (soft)."""
+    own_in_view: bool = True
+    """Whether an agent sees its own answer when it judges, as what it said before."""
+    merge_equal: bool = False
+    """Show answers with the same final value once."""
+    revise: bool = False
+    """Answer once more with the critiques one got, and judge the new answers."""
+    max_chars_per_field: int = 4000
+    """Longer answers are clipped to this many characters where others see them."""
+
+    def __post_init__(self) -> None:
+        BaseProtocol.__post_init__(self)
+        if not 2 <= self.shown <= len(LETTERS):
+            raise UserError(f"shown: {self.shown} is not possible; give a whole number from 2 to {len(LETTERS)}")
+        if self.revise and self.soft:
+            raise UserError(
+                f"revise: votes by {self.ballot_form!r} come without critiques to revise by; take --ballot-form verdicts, "
+                "ranking or pairs"
+            )
+
+    @property
+    def soft(self) -> bool:
+        """Whether votes are probabilities, and not words."""
+        return self.ballot_form.startswith("soft")
+
+    def wave(self, debate: Debate) -> list[Ask]:
+        round_, speakers = self.speakers(debate)
+        steps = [self._answer, self._ballot, self._revision, self._ballot]
+        rounds = 1 if self.agents < 3 else 4 if self.revise else 2  # a vote compares two others
+        return [steps[round_](debate, agent, round_, place) for place, agent in enumerate(speakers) if round_ < rounds]
+
+    def _answer(self, debate: Debate, agent: int, round_: int, place: int) -> Ask:
+        messages = (Message("user", prompts.question(debate.question, own=self.prompts)),)
+        return self.ask(debate, agent, messages, round=round_, shown=(0, 0), place=place, temperature=self.temperature)
+
+    def _ballot(self, debate: Debate, agent: int, round_: int, place: int) -> Ask:
+        first = (round_ - 1) * self.agents
+        answers = {turn.agent: turn for turn in debate.turns[first : first + self.agents]}
+        candidates = self._candidates(debate, answers, agent, round_)
+        choices = self._choices(debate, answers, agent, candidates) if self.soft else ()
+        messages = choices[0].messages if choices else self._ask_in_words(debate, answers, agent, candidates)
+        ask = self.ask(
+            debate,
+            agent,
+            messages,
+            round=round_,
+            shown=(first, first + self.agents),
+            place=place,
+            contract=BALLOT,
+            temperature=self.temperature,
+        )
+        return replace(ask, stop=(), candidates=candidates, choices=choices)
+
+    def _revision(self, debate: Debate, agent: int, round_: int, place: int) -> Ask:
+        own = next(turn for turn in debate.turns if turn.agent == agent)
+        ballots = debate.turns[self.agents : 2 * self.agents]
+        critiques = [critique for turn in ballots if (critique := critique_of(turn, agent))]
+        quoted = "\n\n".join(MARK + harmless(critique).replace("\n", f"\n{MARK}") for critique in critiques)
+        name, instruction = "revise" if critiques else "no_critiques", debate.question.style.instruction
+        task = prompts.text(name, self.prompts, critiques=quoted, instruction=instruction).rstrip()
+        messages = (*self._own_answer(debate, own), Message("user", task))
+        shown = (self.agents, 2 * self.agents)
+        return self.ask(debate, agent, messages, round=round_, shown=shown, place=place, temperature=self.temperature)
+
+    def _own_answer(self, debate: Debate, own: Turn) -> tuple[Message, ...]:
+        asked = own.asked or (Message("user", prompts.question(debate.question, own=self.prompts)),)
+        return *asked, Message("assistant", own.text, own.tokens)
+
+    def _candidates(self, debate: Debate, answers: Mapping[int, Turn], agent: int, round_: int) -> Candidates:
+        """The answers a voter judges, in order: the same steps from every voter, so that every answer stands at every place
+        equally often (SPEC 3.16).
+        """
+        steps = random.Random(f"{debate.id}/{round_}").sample(range(1, self.agents), self.agents - 1)
+        others = [(agent + step) % self.agents for step in steps]
+        if not self.merge_equal:
+            return tuple((other,) for other in others[: self.shown])
+        same: dict[str | int, list[int]] = {}
+        for other in others:
+            value = debate.question.style.value(answers[other].text)
+            same.setdefault(other if value is None else value, []).append(other)
+        return tuple(map(tuple, same.values()))[: self.shown]
+
+    def _shown_answers(self, answers: Mapping[int, Turn], candidates: Candidates) -> list[str]:
+        texts = prompts.lettered([clip(answers[agents[0]].text, self.max_chars_per_field) for agents in candidates])
+        if not self.merge_equal:
+            return texts
+        return [text.replace(":", f" (given by {len(agents)}):", 1) for text, agents in zip(texts, candidates, strict=True)]
+
+    def _asked(
+        self, debate: Debate, answers: Mapping[int, Turn], agent: int, shown: list[str], task: str
+    ) -> tuple[Message, ...]:
+        """The prompt of a voter: its own answer, if it is in view, as what it said before in the same dialogue."""
+        own = self.own_in_view
+        opening = [prompts.text("others_answered" if own else "was_answered", self.prompts)] if shown else []
+        ballot = "\n\n".join([*opening, *shown, task])
+        if own:
+            return *self._own_answer(debate, answers[agent]), Message("user", ballot)
+        return (Message("user", f"{prompts.judged_question(debate.question, self.prompts)}\n\n{ballot}"),)
+
+    def _ask_in_words(
+        self, debate: Debate, answers: Mapping[int, Turn], agent: int, candidates: Candidates
+    ) -> tuple[Message, ...]:
+        graded = self.ballot_form == "verdicts" and debate.question.answer is None and debate.question.style.name == "open"
+        task = prompts.text("ballot_grades" if graded else f"ballot_{self.ballot_form}", self.prompts)
+        letters = LETTERS[: len(candidates)]
+        task = re.sub(r"\{lines:(\w+)\}", lambda m: "\n".join(f"{letter}: <{m[1]}>" for letter in letters), task)
+        return self._asked(debate, answers, agent, self._shown_answers(answers, candidates), task)
+
+    def _choices(
+        self, debate: Debate, answers: Mapping[int, Turn], agent: int, candidates: Candidates
+    ) -> tuple[Choice, ...]:
+        if self.ballot_form == "soft-verdict":
+            return tuple(self._verdict_choice(debate, answers, agent, letter) for letter in candidates)
+        if self.ballot_form == "soft-choice":
+            groups, name = [candidates], "choose_best"
+        else:
+            groups = [pair for both in combinations(candidates, 2) for pair in (both, both[::-1])]
+            name = "choose_better"
+        task = prompts.text(name, self.prompts)
+        return tuple(
+            Choice(
+                self._asked(debate, answers, agent, self._shown_answers(answers, group), task),
+                tuple(LETTERS[: len(group)]),
+            )
+            for group in groups
+        )
+
+    def _verdict_choice(self, debate: Debate, answers: Mapping[int, Turn], agent: int, letter: tuple[int, ...]) -> Choice:
+        """Yes or No to one answer: to its final value alone, which is judged better than its words, or to all of it."""
+        value = debate.question.style.answer(answers[letter[0]].text)
+        if value is None:
+            shown, task = self._shown_answers(answers, (letter,)), prompts.text("choose_verdict", self.prompts)
+        else:
+            shown, task = [], prompts.text("choose_value", self.prompts, value=clip(harmless(value), 200))
+        return Choice(self._asked(debate, answers, agent, shown, task), ("Yes", "No"))
+
+    def read(self, ask: Ask, text: str, truncated: bool = False) -> Parsed:
+        if ask.contract is None:
+            return Parsed()
+        if truncated:
+            return Parsed(error=ParseError("truncated"))
+        letters = len(ask.candidates)
+        by_letter = self._read_soft(text, letters) if self.soft else self._read_words(text, letters)
+        if by_letter is None:
+            return Parsed(error=ParseError("missing", "comparison"))
+        start, verdicts = by_letter
+        votes: tuple[tuple[int, Verdict, int], ...] = tuple(
+            (a, verdict, b) for x, verdict, y in verdicts for a in ask.candidates[x] for b in ask.candidates[y] if a != b
+        )
+        if self.soft:
+            return Parsed(votes=votes)
+        sections = (Section("evaluation", 0, start, (0, start)), Section("comparison", start, len(text), (start, len(text))))
+        return Parsed(sections, votes)
+
+    def _read_soft(self, text: str, letters: int) -> tuple[int, list[tuple[int, Verdict, int]]] | None:
+        rows = [[float(share) for share in _SHARE.findall(line)] for line in text.split("\n", 4 * letters**2)]
+        pairs = list(combinations(range(letters), 2))
+        width = letters if self.ballot_form == "soft-choice" else 2
+        count = {"soft-choice": 1, "soft-verdict": letters, "soft": 2 * len(pairs)}[self.ballot_form]
+        if len(rows) != count or any(len(row) != width for row in rows):
+            return None
+        if self.ballot_form == "soft":
+            leads = [(row[0] - row[1] - back[0] + back[1]) / 2 for row, back in zip(rows[::2], rows[1::2], strict=True)]
+            return 0, [(x, round(lead, 6), y) for (x, y), lead in zip(pairs, leads, strict=True)]
+        points = rows[0] if self.ballot_form == "soft-choice" else [row[0] for row in rows]
+        return 0, [(x, round(points[x] - points[y], 6), y) for x, y in pairs]
+
+    def _read_words(self, text: str, letters: int) -> tuple[int, list[tuple[int, Verdict, int]]] | None:
+        """Where the ballot begins, and what it says of each two letters; ``None`` if it says nothing."""
+        if self.ballot_form == "pairs":
+            found = [(m, LETTERS.find(m[1]), LETTERS.find(m[3])) for m in _PAIR.finditer(text)]
+            lines = [(m, x, y) for m, x, y in found if x != y and max(x, y) < letters]
+            verdicts: list[tuple[int, Verdict, int]] = [
+                (y, ">", x) if m[2] == "<" else (x, ">" if m[2] == ">" else "=", y) for m, x, y in lines
+            ]
+            return (lines[0][0].start(), verdicts[:64]) if lines else None
+        start, points = (_read_verdicts if self.ballot_form == "verdicts" else _read_ranking)(text, letters)
+        both = [(x, y, points[x] - points[y]) for x, y in combinations(sorted(points), 2)]
+        return (
+            (start, [(x, ">", y) if lead > 0 else (y, ">", x) if lead else (x, "=", y) for x, y, lead in both])
+            if both
+            else None
+        )
+
+
+def _read_verdicts(text: str, letters: int) -> tuple[int, Points]:
+    """The last word on each letter."""
+    points: dict[int, float] = {}
+    starts: dict[int, int] = {}
+    for match in _VERDICT.finditer(text):
+        place = LETTERS.find(match[1].upper())
+        if place < letters:
+            points[place], starts[place] = _WORTH[match[2].lower()], match.start()
+    return min(starts.values(), default=0), points
+
+
+def _read_ranking(text: str, letters: int) -> tuple[int, Points]:
+    """The last line that ranks letters."""
+    lines = list(_RANKING.finditer(text))
+    points: dict[int, float] = {}
+    for place, group in enumerate(lines[-1][1].split(">") if lines else ()):
+        for letter in re.findall(r"\b[A-Z]\b", group):
+            if (index := LETTERS.find(letter)) < letters:
+                points.setdefault(index, -float(place))
+    return lines[-1].start() if lines else 0, points
+
+
+def critique_of(turn: Turn, agent: int) -> str | None:
+    """What a ballot says in words about the answer of an agent; ``None`` if it says nothing."""
+    place = next((place for place, agents in enumerate(turn.candidates) if agent in agents), None)
+    if place is None or not turn.parsed.sections:
+        return None
+    said = turn.section("evaluation")
+    headings = list(_HEADING.finditer(said))
+    for heading, after in zip(headings, [*headings[1:], None], strict=True):
+        if heading[1] == LETTERS[place]:
+            words = said[heading.end() : after.start() if after else None].lstrip(" :.)*#–-\n").strip()
+            return words or None
+    return None
