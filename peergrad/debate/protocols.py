@@ -17,7 +17,7 @@ from peergrad.debate.personas import PERSONAS, Persona
 from peergrad.debate.prompts import Wording
 from peergrad.debate.protocol import BaseProtocol, built_in_names
 from peergrad.debate.quote import clip, quote
-from peergrad.debate.types import Ask, Contract, Debate, Message, Parsed, Turn
+from peergrad.debate.types import Ask, Contract, Debate, Message, Parsed, ParseError, Turn
 from peergrad.debate.votes import MAX_VOTES
 
 OrderShown = Literal["rotated", "seat"]
@@ -50,6 +50,14 @@ class _Rounds(BaseProtocol):
 
     def _system(self, agent: int, *, full: bool, persona: Persona | None = None) -> str:
         return prompts.system(agent, self.agents, persona=persona, full=full, wording=self.wording, own=self.prompts)
+
+    def _task(
+        self, debate: Debate, agent: int, shown: Sequence[Turn], *, full: bool, error: ParseError | None = None
+    ) -> str:
+        seats = tuple(dict.fromkeys(turn.agent for turn in shown))
+        if self.wording == "brief":
+            return prompts.brief_task(seats, agent, error=error, own=self.prompts)
+        return prompts.task(debate.question, agent, seats, full=full, error=error, own=self.prompts)
 
     def _ordered(self, turns: Sequence[Turn], viewer: int) -> Sequence[Turn]:
         """Turns in the order a viewer is shown them: everybody stands at every place for somebody (SPEC 3.15)."""
@@ -91,12 +99,16 @@ class Sequential(_Rounds):
         if round_ >= self.max_rounds or (turns and (turns[-1].parsed.error or consensus_reached(debate))):
             return []
         agent, (since, seen) = missing[0], self.window(len(turns))
-        task = prompts.sequential_task(round_, agent, {turn.agent for turn in turns[since:]}, self.prompts)
+        shown = self._ordered(turns[since:], agent)
         question = prompts.question(debate.question, self.wording, self.prompts)
-        parts = [question, *(_quoted(turn, self._shown(turn)) for turn in self._ordered(turns[since:], agent)), task]
+        parts = [
+            question,
+            *(_quoted(turn, self._shown(turn)) for turn in shown),
+            self._task(debate, agent, shown, full=True),
+        ]
         messages = Message("system", self._system(agent, full=True)), Message("user", "\n\n".join(parts))
-        shown, temperature = (since, seen), self.temperature
-        return [self.ask(debate, agent, messages, round=round_, shown=shown, contract=FULL, temperature=temperature)]
+        window, temperature = (since, seen), self.temperature
+        return [self.ask(debate, agent, messages, round=round_, shown=window, contract=FULL, temperature=temperature)]
 
     def window(self, turn: int) -> tuple[int, int]:
         if self.history_rounds == -1:
@@ -155,13 +167,14 @@ class Parallel(_Rounds):
         """The agent's dialogue up to its turn in this round: the last round's, extended by what was ``heard`` in it."""
         if round_ == 0:
             system = self._system(agent, full=False, persona=self.persona(agent))
-            task = prompts.parallel_task(0, agent, self.agents, None, self.wording, self.prompts)
+            task = self._task(debate, agent, (), full=False)
             question = prompts.question(debate.question, self.wording, self.prompts)
             return Message("system", system), Message("user", f"{question}\n\n{task}")
         last_round = debate.turns[(round_ - 1) * self.agents : round_ * self.agents]
         own = next(turn for turn in last_round if turn.agent == agent)
-        since = [heard[turn.agent] for turn in self._ordered(last_round, agent) if turn is not own]
-        task = prompts.parallel_task(round_, agent, self.agents, own.parsed.error, self.wording, self.prompts)
+        shown = self._ordered(last_round, agent)
+        since = [heard[turn.agent] for turn in shown if turn is not own]
+        task = self._task(debate, agent, shown, full=False, error=own.parsed.error)
         return (
             *(own.asked or self._dialogue(debate, agent, round_ - 1, _heard(debate, round_ - 1))),
             Message("assistant", own.text, own.tokens),
