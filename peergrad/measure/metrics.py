@@ -1,7 +1,7 @@
 """The metrics of debates (SPEC 8). A metric is a plain function from a batch of debates to named numbers.
 
 One that is added to ``METRICS``, or given by its import path (``--metrics module:name``), is logged, shown in the live view
-and drawn in the report under its name. ``measure/shown.py`` has better words for some, and says which are only logged.
+and drawn in the report under its name. ``measure/history.py`` has better words for some, and says which are only logged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from peergrad.debate.imports import call_own
 from peergrad.debate.protocols import consensus_reached
 from peergrad.learn.train import Step
 from peergrad.measure.counts import form_counts, shares, total, vote_counts
-from peergrad.measure.grades import final_grades, known_grades, share_right, truth, vote_is_right
+from peergrad.measure.grades import final_grades, known_grades, share_right, vote_is_right
 from peergrad.reward.pairwise import SCORES
 from peergrad.reward.rewards import Scored
 from peergrad.tasks.base import Grade, Task
@@ -159,7 +159,7 @@ def vote_quality(batch: DebateBatch) -> Metrics:
     """Whether votes find the truth, whether debate moves towards it, and what votes favour besides."""
     if not batch.graded:
         return {}
-    counts = total(vote_counts(scored, truth(grades)) for scored, grades in batch.graded)
+    counts = total(vote_counts(scored, grades) for scored, grades in batch.graded)
     return {"votes/between_right_and_wrong": counts.get("votes/accuracy", (0.0, 0.0))[1]} | shares(counts)
 
 

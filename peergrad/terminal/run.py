@@ -14,8 +14,7 @@ from rich.text import Text
 from peergrad.debate.quote import visible
 from peergrad.debate.types import Debate
 from peergrad.measure.alarms import Alarm
-from peergrad.measure.history import RunHistory, Updates, retried
-from peergrad.measure.shown import live_values, rows_before_and_after
+from peergrad.measure.history import RunHistory, Updates, live_values, retried, rows_before_and_after
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.skipped import Skipped
 from peergrad.terminal.view import View, clock
@@ -115,7 +114,7 @@ class RunView(View):
         updates, lost = self._updates, list[Text]()
         if updates.skipped:
             style = "bold red" if updates.too_many else "yellow"
-            lost.append(Text(f"{updates.skipped:,} of {updates.asked:,} updates skipped", style=style))
+            lost.append(Text(f"{updates.skipped:,} of {updates.total:,} updates skipped", style=style))
         if updates.retried:
             lost.append(Text(retried(updates.retried)))
         return lost
@@ -129,7 +128,7 @@ def before_and_after(console: Console, metrics: Sequence[Mapping[str, Any]]) -> 
         values = ("–" if value is None else row.form.format(value) for value in (row.before, row.after))
         table.add_row(Text(visible(row.label)), *values)
     console.print(table)
-    if updates.asked:
+    if updates.total:
         console.print(Text(str(updates)), soft_wrap=True)
 
 

@@ -13,8 +13,7 @@ import pytest
 from peergrad.config import TrainConfig
 from peergrad.debate.play import Played
 from peergrad.debate.transcript import dump, load
-from peergrad.measure.candidates import candidates
-from peergrad.measure.rescore import rescore
+from peergrad.measure.rescore import candidates, rescore
 from peergrad.measure.statistics import Interval
 from peergrad.reward.rewards import RewardRules
 from peergrad.runs.folder import Run

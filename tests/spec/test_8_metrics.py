@@ -12,7 +12,7 @@ from peergrad.learn.advantages import advantages
 from peergrad.learn.credit import credit
 from peergrad.learn.datums import datums
 from peergrad.learn.losses import optim_metrics
-from peergrad.measure.grades import final_grades, truth, turn_grades
+from peergrad.measure.grades import final_grades, turn_grades
 from peergrad.measure.metrics import DebateBatch, answer_metrics, debate_metrics, rewards, vote_quality
 from peergrad.reward.rewards import RewardRules, score
 from peergrad.tasks.base import UNANSWERED, Grade
@@ -121,7 +121,7 @@ def test_8_4_vote_quality():  # SPEC 8.4
 
     debate = played(Parallel(agents=3, max_rounds=2), said)
     grades = turn_grades([debate], exact)
-    assert truth(grades[0]) == (False, True, False, True, True, False)
+    assert [grade.right for grade in grades[0]] == [False, True, False, True, True, False]
     metrics = vote_quality(DebateBatch([score(debate)], grades))
     assert metrics["votes/between_right_and_wrong"] == 2
     assert metrics["votes/accuracy"] == 0.75  # one right, one tie
