@@ -155,6 +155,29 @@ def rescore(
     )
 
 
+def verdict(result: Rescored) -> str:
+    """One sentence about which reward to train with, as far as the intervals allow one."""
+    if not result.with_truth:
+        return "These questions have no known answers, so the data does not decide which reward is better."
+    best = next((reward for reward in result.rewards if reward.name == result.best), None)
+    if best is None or best.follows is None:
+        return "In no debate is one agent right, another wrong and their reward different, so the data does not decide."
+    if best.follows.low <= 0:
+        return "No reward is known to follow the truth: the data does not decide, and these votes are no safe ground yet."
+    behind = [name for name, gap in result.lead.items() if gap.low > 0]
+    level = [name for name in result.lead if name not in behind]
+    if not level:
+        return f"Train with {best.name}: it follows the truth more closely than every other reward here."
+    if not behind:
+        return "All rewards follow the truth, and the data does not decide which of them does best."
+    less = "follows the truth less closely" if len(behind) == 1 else "follow the truth less closely"
+    return f"{_listed(behind)} {less} than {best.name}; the data does not decide between {_listed([best.name, *level])}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
 @dataclass(frozen=True, slots=True)
 class _TurnValues:
     """A stream of one debate: whether it varies, and per turn ``(value, what it should reward)`` where both are known."""

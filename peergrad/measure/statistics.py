@@ -32,9 +32,7 @@ class Interval:
 
 def mean(values_Q: Floats) -> Interval | None:
     """The mean over questions of values from 0 to 1; a question without one is left out. ``None``: none has one."""
-    held_Q = _array(values_Q)
-    held_Q = held_Q[~np.isnan(held_Q)]
-    return _fraction(held_Q, np.ones_like(held_Q), 0.0, 1.0)
+    return ratio(values_Q, np.ones(len(values_Q)))
 
 
 def difference(a_Q: Floats, b_Q: Floats) -> Interval | None:
