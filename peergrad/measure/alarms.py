@@ -15,6 +15,7 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.imports import call_own
 from peergrad.learn.advantages import has_signal
 from peergrad.learn.train import Step
+from peergrad.measure.counts import copied_votes
 from peergrad.measure.history import mean
 from peergrad.reward.rewards import Scored
 
@@ -99,7 +100,21 @@ def random_noise(history: History, step: Step) -> Alarm | None:
     return None
 
 
-ALARMS: tuple[AlarmRule, ...] = (format_collapse, degenerate_consensus, random_noise)
+def copied_ballots(history: History, step: Step) -> Alarm | None:
+    """Votes that follow the prompt or the seats, whatever was said, are a fifth of all."""
+    recent = history[-WINDOW:]
+    share = mean(recent, "votes/copied")
+    if len(recent) < WINDOW or share is None or share < 0.2:
+        return None
+    return Alarm(
+        "copied ballots",
+        f"{share:.0%} of the votes stand in the prompt, or are the same for every seat",
+        "Such votes say nothing about answers: take the protocol ballot, or prompts without filled-in votes (--prompts).",
+        _first_debates(step, lambda scored: bool(copied_votes(scored))),
+    )
+
+
+ALARMS: tuple[AlarmRule, ...] = (format_collapse, copied_ballots, degenerate_consensus, random_noise)
 
 
 def alarms(history: History, step: Step, own: Mapping[str, AlarmRule] | None = None) -> list[Alarm]:

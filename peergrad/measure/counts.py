@@ -6,6 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import combinations, pairwise
 
+from peergrad.debate.quote import MARK
+from peergrad.debate.types import Turn, Verdict
+from peergrad.debate.votes import read_votes
 from peergrad.measure.grades import final_grades, share_right
 from peergrad.reward.pairwise import win_rate
 from peergrad.reward.rewards import Scored
@@ -38,13 +41,43 @@ def form_counts(scored: Scored) -> Counts:
     due = [index in voters for index, turn in enumerate(turns) if vote_due(scored.debate, turn)]
     counts = {
         "replies/readable": (sum(turn.parsed.error is None for turn in turns), len(turns)),
+        "replies/tolerated": (sum(turn.parsed.tolerated for turn in turns), len(turns)),
         "replies/truncated": (sum(turn.truncated for turn in turns), len(turns)),
         "votes/per_due_turn": (len(votes), len(due)),
         "votes/due_turns_with_vote": (sum(due), len(due)),
-        "votes/ties": (sum(vote.op == "=" for vote in votes), len(votes)),
+        "votes/ties": (sum(vote.tied for vote in votes), len(votes)),
+        "votes/copied": (len(copied_votes(scored)), sum(vote.strength == 1 for vote in votes)),
         "votes/agreement": _agreement(votes),
     }
     return {name: (float(part), float(whole)) for name, (part, whole) in counts.items()}
+
+
+def copied_votes(scored: Scored) -> frozenset[int]:
+    """The votes, by index, that follow the prompt or the seats and not what was said (SPEC 8.6): they stand in the referee's
+    own words, or all voters of a round, three or more, cast the same ballot, counted from their own seat or by letters.
+    """
+    debate = scored.debate
+    ballots: dict[int, dict[int, dict[int, tuple[int, str, int]]]] = defaultdict(lambda: defaultdict(dict))
+    copied: set[int] = set()
+    for index, vote in enumerate(scored.tally.votes):
+        turn = debate.turns[vote.turn]
+        if vote.judged and vote.strength == 1:
+            place = {agent: at for at, letter in enumerate(turn.candidates) for agent in letter}
+            a, b = (place.get(agent, (agent - vote.author) % debate.agents) for agent in (vote.a, vote.b))
+            ballots[turn.round][vote.turn][index] = (a, vote.op, b) if a < b or vote.op == ">" else (b, vote.op, a)
+            if (vote.a, vote.op, vote.b) in _votes_in_prompt(turn):
+                copied.add(index)
+    for by_turn in ballots.values():
+        if len(by_turn) >= 3 and len({frozenset(ballot.values()) for ballot in by_turn.values()}) == 1:
+            copied.update(index for ballot in by_turn.values() for index in ballot if scored.tally.votes[index].op == ">")
+    return frozenset(copied)
+
+
+def _votes_in_prompt(turn: Turn) -> frozenset[tuple[int, Verdict, int]]:
+    """What reads as votes in the referee's own words of a prompt, quotations left out."""
+    words = (line for message in turn.asked if message.role != "assistant" for line in message.text.split("\n"))
+    text = "\n".join(line for line in words if not line.startswith(MARK))
+    return frozenset(read_votes(text, 0, len(text))[0])
 
 
 def vote_counts(scored: Scored, grades: Sequence[Grade]) -> Counts:
@@ -72,7 +105,7 @@ def vote_right(vote: Vote, right: Sequence[bool | None]) -> float | None:
     """Whether a vote between a right and a wrong solution is for the right one; a tie is half, and others have no value."""
     if not vote.judged or {right[vote.judged[0]], right[vote.judged[1]]} != {True, False}:
         return None
-    return 0.5 if vote.op == "=" else float(bool(right[vote.judged[0]]))
+    return 0.5 if vote.tied else float(bool(right[vote.judged[0]]))
 
 
 def winner_is_right(scored: Scored, grades: Sequence[Grade]) -> float | None:
@@ -90,11 +123,11 @@ def _add_bias(scored: Scored, shares: dict[str, list[float]]) -> None:
     lengths = [len(turn.solution or "") for turn in debate.turns]
     for vote in scored.tally.votes:
         for agent, win in ((vote.a, 1.0), (vote.b, 0.0)):
-            share = 0.5 if vote.op == "=" else win
+            share = 0.5 if vote.tied else win
             shares[f"bias/seat/{agent}"].append(share)
             if persona := debate.protocol.persona(agent):
                 shares[f"bias/persona/{persona.name}"].append(share)
-        if vote.judged and vote.op == ">":
+        if vote.judged and not vote.tied:
             winner, loser = (lengths[index] for index in vote.judged)
             if winner != loser:
                 shares["bias/longer"].append(float(winner > loser))
@@ -105,7 +138,7 @@ def _agreement(votes: Iterable[Vote]) -> tuple[int, int]:
     by_turns: dict[frozenset[int], list[tuple[int, int | None]]] = defaultdict(list)
     for vote in votes:
         if vote.judged:
-            by_turns[frozenset(vote.judged)].append((vote.author, vote.judged[0] if vote.op == ">" else None))
+            by_turns[frozenset(vote.judged)].append((vote.author, None if vote.tied else vote.judged[0]))
     pairs = [pair for on_pair in by_turns.values() for pair in combinations(on_pair, 2)]
     agreed = [winner == other for (author, winner), (by, other) in pairs if author != by]
     return sum(agreed), len(agreed)

@@ -93,9 +93,9 @@ def _final(debate: Debate, agent: int, votes: Sequence[Vote], rate: float) -> Fi
         solution=text,
         answer=None if text is None else answer_name(debate.question, text),
         last=bool(spoke) and spoke[-1] == at,
-        won=sum(vote.op == ">" and vote.a == agent for vote in about),
-        tied=sum(vote.op == "=" for vote in about),
-        lost=sum(vote.op == ">" and vote.b == agent for vote in about),
+        won=sum(vote.value(agent) > 0 for vote in about),
+        tied=sum(vote.tied for vote in about),
+        lost=sum(vote.value(agent) < 0 for vote in about),
         win_rate=rate,
     )
 
@@ -151,4 +151,6 @@ def _judge(debate: Debate, models: Sequence[str]) -> Mapping[str, Any] | None:
 def _vote(debate: Debate, vote: Vote) -> dict[str, Any]:
     judge = vote.author == debate.agents
     round_ = None if judge else debate.turns[vote.turn].round + 1
-    return {"author": "judge" if judge else vote.author, "round": round_, "a": vote.a, "op": vote.op, "b": vote.b}
+    return {"author": "judge" if judge else vote.author, "round": round_, "a": vote.a, "op": vote.op, "b": vote.b} | (
+        {} if vote.strength == 1 else {"strength": vote.strength}
+    )

@@ -95,6 +95,7 @@ SPEED = Chart("Lengths and speed", "Speed", "tokens per second")
 SHOWN = (
     Shown("replies/readable", "self-play", READABLE, live="readable", row="Readable replies"),
     Shown("eval/debate/*/replies/readable", "held out", READABLE, row="Readable replies, held out"),
+    Shown("replies/tolerated", "not in the exact form", READABLE),
     Shown("replies/truncated", "cut off by the token limit", READABLE),
     Shown("train_*/correct", "self-play", ACCURACY, row="Right answers in self-play"),
     Shown("eval/direct/*/correct", "held out, alone", ACCURACY, row="Right answers alone, held out"),
@@ -112,6 +113,7 @@ SHOWN = (
     ),
     Shown("votes/agreement", "alike, by different agents on the same pair", QUALITY),
     Shown("votes/ties", "ties", QUALITY),
+    Shown("votes/copied", "copied from the prompt or the seats", QUALITY, row="Copied votes"),
     Shown("debates/without_signal", "without signal", SIGNAL, live="no signal", row="Debates without signal"),
     Shown("debates/same_answer", "all agents end on the same answer", SIGNAL),
     Shown("debates/dropped", live="dropped", form="{:.0f}"),

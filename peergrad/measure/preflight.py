@@ -12,7 +12,7 @@ from peergrad.learn.advantages import advantages, has_signal
 from peergrad.learn.train import LearnRules
 from peergrad.learn.trainer import RETRIED, StepStats
 from peergrad.measure.counts import form_counts, shares, total, vote_counts
-from peergrad.measure.grades import share_right, truth_of, turn_grades
+from peergrad.measure.grades import final_grades, share_right, truth_of, turn_grades
 from peergrad.measure.history import retried
 from peergrad.measure.statistics import Interval, mean, ratio
 from peergrad.reward.rewards import RewardRules, Scored, score
@@ -52,8 +52,8 @@ def gates(sample: Sample, task: Task, rules: LearnRules) -> list[Gate]:
     """Every gate, in the order in which it makes sense to mend things."""
     truth = truth_of(task)
     scored = [score(debate, rules.reward, truth(debate)) for debate in sample.debates]
-    solves = _solves(sample.answers, task) if task.known else []
-    about_votes = [_votes(scored), *([_judgement(scored, task)] if task.known else [])]
+    solves = [_solves(sample.answers, task), *_in_debate(sample, task)] if task.known else []
+    about_votes = [_votes(scored), _copied(scored), *([_judgement(scored, task)] if task.known else [])]
     if is_import_path(rules.reward.reward):  # it need not ask for votes
         about_votes = [replace(gate, verdict="warn") if gate.verdict == "fail" else gate for gate in about_votes]
     return [_fits(sample), *solves, *about_votes, _judge_stream(scored, rules.reward), _signal(scored, rules)]
@@ -77,18 +77,60 @@ def finite(stats: StepStats | None) -> Gate:
     return Gate(name, "fail", measured, needed, advice)
 
 
-def _solves(answers: Sequence[Debate], task: Task) -> list[Gate]:
+_EASIER = "Take easier questions or a stronger model, or warm-start on right solutions (--warm-steps, --warm-from)."
+
+
+def _solves(answers: Sequence[Debate], task: Task) -> Gate:
     """A model that is never right can't be shown what right looks like, one that always is has nothing to learn."""
-    answers = [debate for debate in answers if debate.question.known]
-    grades = turn_grades(answers, task.grade)
-    k = max((debate.agents for debate in answers), default=0)
-    alone = mean([share for of_one in grades if (share := share_right(of_one)) is not None])
-    once = mean([float(any(grade.correct for grade in of_one)) for of_one in grades])
-    harder = "Take easier questions or a stronger model, or warm-start on right solutions (--warm-steps, --warm-from)."
+    alone = mean([share for share in _first_right(answers, task).values() if share is not None])
+    return _share("solves alone", alone, 0.05, "at least 5 %", _EASIER, at_least=True)
+
+
+def _in_debate(sample: Sample, task: Task) -> list[Gate]:
+    """Whether debating keeps what the model can do alone, and how often an agent is right in the end."""
+    alone, debated = _first_right(sample.answers, task), _first_right(sample.debates, task)
+    both = [(alone[name], debated[name]) for name in alone.keys() & debated.keys()]
+    lost = mean([inside - outside for outside, inside in both if outside is not None and inside is not None])
+    known = [debate for debate in sample.debates if debate.question.known]
+    ends = [final_grades(debate, grades) for debate, grades in zip(known, turn_grades(known, task.grade), strict=True)]
+    k = max((debate.agents for debate in known), default=0)
+    once = mean([float(any(grade.correct for grade in of_one)) for of_one in ends])
     return [
-        _share("solves alone", alone, 0.05, "at least 5 %", harder, at_least=True),
-        _share(f"right at least once in {k} answers (pass@{k})", once, 0.2, "more than 20 %", harder),
+        _points_lost(lost),
+        _share(f"right at least once in {k} agents of a debate (pass@{k})", once, 0.2, "more than 20 %", _EASIER),
     ]
+
+
+def _first_right(debates: Sequence[Debate], task: Task) -> dict[str, float | None]:
+    """The share of right answers among the first of every agent, by question."""
+    known = [debate for debate in debates if debate.question.known]
+    grades = zip(known, turn_grades(known, task.grade), strict=True)
+    return {debate.question.id: share_right(final_grades(debate, of_one, rounds=1)) for debate, of_one in grades}
+
+
+def _points_lost(lost: Interval | None) -> Gate:
+    name, needed = "first answers in debate, against alone", "at most 5 points fewer right"
+    if lost is None:
+        return Gate(name, "unknown", "nothing to measure", needed, "Ask more questions.")
+    measured = f"{100 * lost.value:+.0f} points ({100 * lost.low:+.0f} to {100 * lost.high:+.0f})"
+    passed, unsure = lost.value >= -0.05, lost.low <= -0.05 <= lost.high
+    advice = (
+        "The form of a debate costs this model what it can do: take --protocol ballot, where answers are given alone, a "
+        "larger --max-tokens, or prompts of your own (--prompts)."
+    )
+    return Gate(name, "pass" if passed else "fail", measured, needed, "" if passed else advice, lost, unsure)
+
+
+def _copied(scored: Sequence[Scored]) -> Gate:
+    """Votes that follow the prompt or the seats would be learned as the way to vote."""
+    name, needed = "votes that are copied from the prompt or the seats", "at most 20 %"
+    share = _ratio([form_counts(one)["votes/copied"] for one in scored])
+    if share is None:
+        return Gate(name, "pass", "no vote in words", needed)
+    passed = share.value <= 0.2
+    advice = "Such votes say nothing about answers: take --protocol ballot, or prompts of your own (--prompts)."
+    measured = f"{share.value:.0%} ({100 * share.low:.0f}–{100 * share.high:.0f})"
+    return Gate(name, "pass" if passed else "fail", measured, needed, "" if passed else advice, share)
 
 
 def _votes(scored: Sequence[Scored]) -> Gate:

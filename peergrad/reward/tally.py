@@ -28,9 +28,14 @@ class Vote:
     judged: tuple[int, int] | None
     strength: float = 1.0
 
+    @property
+    def tied(self) -> bool:
+        """Whether it prefers neither."""
+        return self.op == "=" or not self.strength
+
     def value(self, agent: int) -> float:
         """How far it is for an agent, from -1 to 1: a tie is 0."""
-        return 0.0 if self.op == "=" else self.strength if agent == self.a else -self.strength
+        return 0.0 if self.tied else self.strength if agent == self.a else -self.strength
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from rich.text import Text
 from peergrad.debate.prompts import UNREADABLE
 from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.quote import visible
-from peergrad.debate.types import Debate, Turn, Usage
+from peergrad.debate.types import Debate, Turn, Usage, Verdict
 from peergrad.measure.ending import Ending, Final, seat_name
 from peergrad.reward.tally import Vote
 from peergrad.terminal.progress import money
@@ -140,7 +140,7 @@ def _ballot(debate: Debate, voter: int, votes: Sequence[Vote]) -> list[str]:
     rounds: dict[int, list[str]] = {}
     for vote in votes:
         if vote.author == voter:
-            rounds.setdefault(vote.turn, []).append(_pair(vote.a, vote.op, vote.b))
+            rounds.setdefault(vote.turn, []).append(_pair(vote.a, vote.op if vote.strength == 1 else vote.strength, vote.b))
     by_round = [
         (f"round {debate.turns[turn].round + 1}: " if voter < debate.agents else "") + ", ".join(votes)
         for turn, votes in rounds.items()
@@ -162,8 +162,12 @@ def _columns(page: Page, rows: Sequence[Sequence[str]]) -> None:
         page.line(f"  {cells}".rstrip(), "" if number else "dim")
 
 
-def _pair(a: int, op: str, b: int) -> str:
-    return f"Agent {a} {op} Agent {b}"
+def _pair(a: int, verdict: Verdict, b: int) -> str:
+    """A vote for people; of a soft one the preferred agent first, and by how much."""
+    if isinstance(verdict, str):
+        return f"Agent {a} {verdict} Agent {b}"
+    first, second = (b, a) if verdict < 0 else (a, b)
+    return f"Agent {first} > Agent {second} by {abs(verdict):.2f}"
 
 
 def _named(agents: Sequence[int]) -> str:
