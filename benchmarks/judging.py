@@ -1,16 +1,21 @@
-"""What a model's votes on answers are worth: the ways to ask for a ballot, measured against the truth.
+"""What a model's votes on answers are worth: every protocol and every form of ballot, measured against the truth.
 
     python benchmarks/judging.py --model MODEL --task gsm8k:gsm8k_train.jsonl.gz --questions 200 --answers 8 --out table.json
 
-Every question is answered several times with the plain prompt at temperature 1. Then every author is a voter: it is asked
-for a ballot on up to four other answers under letters, rotated so that over all voters every answer stands at every place
-equally often. It sees its own answer, as what it said before in the same dialogue, or does not. ``soft`` forms ask for no
-text: the vote is the probability of each option as the next word.
+Every question is answered several times by itself. All forms of the ballot protocol then judge the same answers, with the
+voter's own answer in view and hidden; ``parallel`` and ``sequential`` debate the same questions, 5 agents, 2 rounds.
+``--only`` picks rows, or protocols, by name: ``--only parallel,soft-hidden``; ``--forms`` picks forms of ballot.
 
-The score of an answer is the mean of its votes against others, from -1 to 1. ``over`` is the share of pairs of a right and a
-wrong answer to one question that the score orders correctly (ties half; chance is 50 %), ``pooled`` the same with scores
-averaged over answers of the same final value. ``--out`` is written after every form: rows, answers, some ballots word by
-word. If it exists, its answers are judged, and rows are added.
+The score of an answer is the ``borda`` reward, from -1 to 1. *Right over wrong* is the share of pairs of a right and a wrong
+answer to one question that the score orders correctly (ties half; chance is 50 %), *pooled* the same where answers of equal
+final value share their score. It is about the answers that voters were shown; in ``parallel`` those of the first round.
+*Decided* and *right of decided* are of single votes on such pairs.
+
+Rows in brackets take no votes of a model: how many answers agree, voters that only compare final values with their own,
+how likely the model finds its own words, and brevity.
+
+``--out`` is written after every row, and beside it the debates of the row (``table.ROW.jsonl``; ``table.alone.jsonl`` has
+the answers, with their tokens). A row whose debates are there is measured again, not played again: the same command resumes.
 """
 
 from __future__ import annotations
@@ -18,333 +23,317 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import platform
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from functools import cache, partial
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
-import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks.ballot_forms import FORMS, SHOWN, Answer, Form, Points, asked_about, messages, rotated
-from peergrad import Batcher, play_all
-from peergrad.debate.errors import EngineError
+from peergrad import Batcher, Parallel, Played, RewardRules, Sequential, dump, read_file, score
+from peergrad.debate.ballot import Ballot, BallotForm
+from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.prompts import LETTERS
+from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.protocols import Direct
-from peergrad.debate.types import Ask, Ids, Message, Question, Reply
-from peergrad.engines.local.engine import Local
-from peergrad.engines.local.train.packed_attention import packed_attention
-from peergrad.engines.local.train.prefix_tree import micro_batches, prefix_trees
-from peergrad.learn.datums import Datum
-from peergrad.measure.statistics import ratio
-from peergrad.tasks.base import grade_all
+from peergrad.debate.sampler import Sampler, all_of, answered
+from peergrad.debate.types import Debate, Reply, Turn
+from peergrad.engines.base import EngineConfig, Setup
+from peergrad.engines.registry import engine_of, open_engine
+from peergrad.measure.counts import Counts, form_counts, shares, total
+from peergrad.measure.grades import Truth, final_grades, share_right, truth, turn_grades, vote_is_right
+from peergrad.measure.statistics import Interval, correlation, difference, mean, ratio
+from peergrad.reward.rewards import Scored, score_votes
+from peergrad.reward.tally import last_seen, vote_due
+from peergrad.runs.files import json_bytes, write
+from peergrad.tasks.base import Grade, Grader
 from peergrad.tasks.open import TaskRules, open_task
 
-PACKED_TOKENS, EXAMPLES = 32768, 12
-Answers = Sequence[Sequence[Answer]]  # by question
-Scores = Sequence[Sequence[float]]
-Pair = tuple[int, int, int, int]  # question, voter, and two answers, the lower first
+Row = dict[str, Any]
+Alone = Mapping[str, float | None]  # by question the share of answers that are right without a debate
+FORMS: tuple[str, ...] = get_args(BallotForm)
+COLUMNS = (
+    "first_round right against_alone majority pass readable cut_off valid complete copied decided right_of_decided "
+    "right_over_wrong pooled best_voted best_pooled"
+)
+COSTS = ("seconds", "dropped", "machine", "date")  # known when a row is played, and kept when it is measured again
 
 
 @dataclass(frozen=True)
-class Ballot:
-    """What a voter thinks of the answers it was shown, by place; None: its reply can't be read."""
+class Judged:
+    """The answers to a question that are scored: by how much, whether each is right (NaN: not known), how long it is."""
 
-    question: int
-    voter: int
-    shown: tuple[int, ...]
-    points: Points | None
-
-
-@torch.no_grad()
-def choose(local: Local, prompts: Sequence[Ids], options: Sequence[str]) -> np.ndarray:
-    """How likely each option is as the next word after each prompt, against the other options.
-
-    The samplers have no public way to ask this; it is computed with the trainer's packed forward pass, where prompts that
-    begin alike share what they begin with.
-    """
-    decoder = local.decoder
-    firsts = [int(local.chat.tokens((Message("user", "."),), option, 1.0).ids_T[0]) for option in options]
-    if len(set(firsts)) < len(firsts):
-        raise EngineError(f"the options {options} begin with the same token")
-    chosen = np.zeros((len(prompts), len(options)))
-    data = [Datum("", 0, (), ids, ids, *[np.zeros(len(ids), np.float32)] * 4) for ids in prompts]
-    for trees in micro_batches(prefix_trees(data), PACKED_TOKENS):
-        nodes = [node for tree in trees for node in tree.walk()]
-        decoder.grow_rotations(max(node.end for node in nodes))
-        ids = np.concatenate([prompts[node.sequence][node.start : node.end] for node in nodes]).astype(np.int64)
-        positions = np.concatenate([np.arange(node.start, node.end) for node in nodes])
-        ends = np.cumsum([node.end - node.start for node in nodes]) - 1
-        leaves = [place for place, node in enumerate(nodes) if not node.children]
-        ids_T, positions_T, last = (torch.from_numpy(a).to(decoder.device) for a in (ids, positions, ends[leaves]))
-        hidden = decoder.hidden(ids_T, positions_T, packed_attention(trees, decoder), None)
-        scores = decoder.logits(hidden[last])[:, firsts].softmax(-1)
-        chosen[[nodes[place].sequence for place in leaves]] = scores.cpu().numpy()
-    return chosen
+    scores: np.ndarray
+    right: np.ndarray
+    lengths: np.ndarray
 
 
-async def ballots(
-    local: Local, form: Form, name: str, questions: Sequence[Question], answers: Answers, own: bool
-) -> tuple[list[Ballot], dict[str, float], list[dict[str, Any]]]:
-    """A ballot of every voter on every question, what they took, and some of them word by word."""
-    plan: list[tuple[int, int, tuple[int, ...]]] = []
-    asks: list[Ask] = []
-    for q, (asked, group) in enumerate(zip(questions, answers, strict=True)):
-        for voter, shown in enumerate(rotated(len(group), SHOWN, asked.id)):
-            for part in asked_about(form, shown):
-                words = messages(form, asked, group, part, group[voter] if own else None)
-                plan.append((q, voter, part))
-                asks.append(Ask(f"{name}/{own}/{asked.id}", voter, len(plan), 0, words, (), form.tokens))
-    start, took = time.perf_counter(), {"asks": float(len(asks))}
-    if form.read:
-        replies = await local.base_sampler().sample(asks)
-        texts = [reply.text if isinstance(reply, Reply) else "" for reply in replies]
-        points = [form.read(text, len(part)) for text, (_, _, part) in zip(texts, plan, strict=True)]
-        tokens = [reply.tokens for reply in replies if isinstance(reply, Reply) and reply.tokens]
-        took["sampled"] = float(sum(len(t.ids_T) for t in tokens))
-        took["prompt_tokens"] = float(sum(len(t.prompt_T) for t in tokens))
-    else:
-        with ThreadPoolExecutor() as threads:
-            prompts = list(threads.map(lambda ask: local.chat.prompt(ask.messages), asks))
-        likely = await asyncio.to_thread(choose, local, prompts, form.options)
-        points = [
-            tuple(row[: 1 if form.asks == "each" else len(part)].tolist())
-            for row, (_, _, part) in zip(likely, plan, strict=True)
-        ]
-        texts = [json.dumps(row) for row in np.round(likely, 4).tolist()]
-        took |= {"prompt_tokens": float(sum(map(len, prompts))), "sampled": 0.0}
-    took["seconds"] = time.perf_counter() - start
-    every = max(1, len(asks) // EXAMPLES)
-    examples = [
-        {
-            "prompt": "\n---\n".join(message.text for message in asks[i].messages),
-            "reply": texts[i],
-            "points": points[i],
-            "right": [answers[plan[i][0]][answer].right for answer in plan[i][2]],
-        }
-        for i in range(every // 2, len(asks), every)
-    ]
-    cast = [Ballot(*where, mark) for where, mark in zip(plan, points, strict=True)]
-    return together(cast) if form.asks == "each" else cast, took, examples
+def right_over_wrong(judged: Sequence[Judged]) -> Interval | None:
+    """The share of pairs of a right and a wrong answer that scores order correctly, ties half."""
+    gaps = [q.scores[q.right == 1][:, None] - q.scores[q.right == 0] for q in judged]
+    wins = [float((gap > 1e-9).sum() + (abs(gap) <= 1e-9).sum() / 2) for gap in gaps]
+    return ratio(wins, [float(gap.size) for gap in gaps])
 
 
-def together(single: Sequence[Ballot]) -> list[Ballot]:
-    """Ballots on one answer each, as one ballot of each voter; its places mean nothing."""
-    by_voter: dict[tuple[int, int], list[Ballot]] = defaultdict(list)
-    for ballot in single:
-        by_voter[ballot.question, ballot.voter].append(ballot)
-    return [
-        Ballot(*key, tuple(b.shown[0] for b in group), tuple(b.points[0] for b in group if b.points))
-        for key, group in by_voter.items()
-    ]
-
-
-def votes(cast: Sequence[Ballot], soft: bool) -> dict[Pair, float]:
-    """Of each pair that a voter judged how far the first is preferred, -1 to 1: the mean of the orders it was asked in."""
-    by_pair: dict[Pair, list[float]] = defaultdict(list)
-    for ballot in cast:
-        if ballot.points:
-            for (a, x), (b, y) in combinations(zip(ballot.shown, ballot.points, strict=True), 2):
-                value = x - y if soft else float(np.sign(x - y))
-                key = (ballot.question, ballot.voter, min(a, b), max(a, b))
-                by_pair[key].append(value if a < b else -value)
-    return {key: sum(values) / len(values) for key, values in by_pair.items()}
-
-
-def borda(by_pair: dict[Pair, float], answers: Answers) -> list[list[float]]:
-    """Of every answer the mean of its votes against others; 0 without one."""
-    values: list[list[list[float]]] = [[[] for _ in group] for group in answers]
-    for (q, _, a, b), value in by_pair.items():
-        values[q][a].append(value)
-        values[q][b].append(-value)
-    return [[sum(of) / len(of) if of else 0.0 for of in group] for group in values]
-
-
-def pooled(scores: Sequence[float], group: Sequence[Answer]) -> list[float]:
-    """Scores averaged over answers of the same final value; one without a value stands alone."""
-    keys = [i if answer.value is None else answer.value for i, answer in enumerate(group)]
-    same = [[j for j, other in enumerate(keys) if other == key] for key in keys]
-    return [sum(scores[j] for j in equal) / len(equal) for equal in same]
-
-
-def over(scores: Scores, answers: Answers) -> list[float] | None:
-    """The share of pairs of a right and a wrong answer that scores order correctly, ties half, and its interval."""
-    top, bottom = [], []
-    for marks, group in zip(scores, answers, strict=True):
-        gaps = [marks[i] - marks[j] for i, a in enumerate(group) for j, b in enumerate(group) if a.right and not b.right]
-        top.append(sum(1.0 if gap > 1e-9 else 0.5 if gap > -1e-9 else 0.0 for gap in gaps))
-        bottom.append(float(len(gaps)))
-    share = ratio(np.array(top), np.array(bottom))
-    return share and [share.value, share.low, share.high]
-
-
-def best(scores: Scores, answers: Answers) -> float:
+def best_voted(judged: Sequence[Judged]) -> Interval | None:
     """How often the answer with the highest score is right, ties shared."""
-    tops = [
-        [a.right for a, mark in zip(g, marks, strict=True) if mark > max(marks) - 1e-9]
-        for marks, g in zip(scores, answers, strict=True)
-    ]
-    return float(np.mean([np.mean(top) for top in tops]))
+    return mean([float((q.right[q.scores > q.scores.max() - 1e-9] == 1).mean()) for q in judged])
 
 
-def measures(scores: Scores, answers: Answers) -> dict[str, Any]:
+def with_length(judged: Sequence[Judged]) -> Interval | None:
+    """How scores correlate with the length of answers, within questions."""
+    centred = [(q.scores - q.scores.mean(), q.lengths - q.lengths.mean()) for q in judged]
+    xy, xx, yy = zip(*((float(x @ y), float(x @ x), float(y @ y)) for x, y in centred), strict=True)
+    return correlation(xy, xx, yy)
+
+
+def score_row(judged: Sequence[Judged]) -> Row:
     """What scores say about answers."""
-    pool = [pooled(marks, group) for marks, group in zip(scores, answers, strict=True)]
-    marks, lengths = (
-        np.concatenate([np.array(row, float) - np.mean(row) for row in table])
-        for table in (scores, [[len(a.text) for a in group] for group in answers])
+    names = {"right_over_wrong": right_over_wrong, "best_voted": best_voted, "with_length": with_length}
+    return {name: of(judged) for name, of in names.items()}
+
+
+def shown_to(debate: Debate, turn: Turn) -> list[list[int]]:
+    """The turns that a voter was to compare, by the place it was shown them at; none where no vote was due."""
+    if not vote_due(debate, turn):
+        return []
+    agents = {other.agent for other in debate.turns[turn.since : turn.seen]} - {turn.agent}
+    rotated = sorted(agents, key=lambda agent: (agent - turn.agent) % debate.agents)  # as debates quote them
+    places = turn.candidates or [(agent,) for agent in rotated]
+    return [[index for agent in place if (index := last_seen(debate, turn, agent)) is not None] for place in places]
+
+
+def final_scores(scored: Scored, right: Truth) -> Judged:
+    """The score of one answer of each agent: the last that voters were shown, or else its last; 0 without a vote."""
+    debate = scored.debate
+    last = {turn.agent: index for index, turn in enumerate(debate.turns) if turn.asked_to_answer}
+    shown = [index for turn in debate.turns for place in shown_to(debate, turn) for index in place]
+    picked = list((last | {debate.turns[index].agent: index for index in shown}).values())
+    return Judged(
+        np.array([scored.streams[0].values[index] or 0.0 for index in picked]),
+        np.array([right[index] for index in picked], float),
+        np.array([len(debate.turns[index].solution or "") for index in picked]),
     )
-    spread = float(np.linalg.norm(marks) * np.linalg.norm(lengths))
-    return {
-        "over": over(scores, answers),
-        "pooled": over(pool, answers),
-        "best": best(scores, answers),
-        "best_pooled": best(pool, answers),
-        "length": float(marks @ lengths) / spread if spread else 0.0,
+
+
+def ballot_counts(scored: Scored, right: Truth, places: dict[int, list[float]]) -> Counts:
+    """What is counted in the ballots of a debate. ``places`` gets the net wins of each place in each ballot with votes."""
+    debate, turns, form, counts = scored.debate, own_turns(scored.debate), form_counts(scored), Counter[str]()
+    for index, turn in enumerate(debate.turns):
+        shown = shown_to(debate, turn)
+        votes = {frozenset(vote.judged): vote for vote in scored.tally.votes if vote.turn == index and vote.judged}
+        counts["due"] += bool(shown)
+        counts["complete"] += bool(shown) and not turn.parsed.error and scored.tally.unvoted[index] < 1e-9
+        for place, judged in enumerate(shown if votes else ()):
+            agents = {debate.turns[i].agent for i in judged}
+            wins = sum(vote.value(agent) for vote in votes.values() for agent in agents & {vote.a, vote.b})
+            places[place].append(wins / len(agents))
+        for a, b in [(a, b) for x, y in combinations(shown, 2) for a in x for b in y]:
+            if {right[a], right[b]} == {True, False}:
+                vote = votes.get(frozenset((a, b)))
+                value = vote.value(debate.turns[a if right[a] else b].agent) if vote else 0.0
+                counts.update(mixed=1, decided=int(value != 0), for_right=int(value > 0))
+    counts.update(turns=len(turns), cut_off=sum(turn.truncated for turn in turns))
+    counts["readable"] = sum(turn.parsed.error is None for turn in turns)
+    parts = {"readable": "turns", "cut_off": "turns", "complete": "due", "decided": "mixed"}
+    return {name: (float(counts[name]), float(counts[whole])) for name, whole in parts.items()} | {
+        "right_of_decided": (float(counts["for_right"]), float(counts["decided"])),
+        "valid": form["votes/due_turns_with_vote"],
+        "copied": form.get("votes/copied", (0.0, 0.0)),
     }
 
 
-def row(cast: Sequence[Ballot], answers: Answers, soft: bool) -> dict[str, Any]:
-    """A line of the table."""
-    by_pair = votes(cast, soft)
-    asked = {(b.question, b.voter, *sorted(pair)) for b in cast for pair in combinations(b.shown, 2)}
-    mixed = [key for key in asked if answers[key[0]][key[2]].right != answers[key[0]][key[3]].right]
-    signs = [
-        (by_pair.get(key, 0.0) > 0) == answers[key[0]][key[2]].right for key in mixed if abs(by_pair.get(key, 0.0)) > 1e-9
-    ]
+def own_turns(debate: Debate) -> Sequence[Turn]:
+    """The turns that were played for a row: ballots are on answers that were there."""
+    return debate.turns[debate.agents :] if isinstance(debate.protocol, Ballot) else debate.turns
+
+
+def measured(debates: Sequence[Debate], grade: Grader, alone: Alone | None = None) -> Row:
+    """A row of the table."""
+    grades = turn_grades(debates, grade)
+    graded, rights = list(zip(debates, grades, strict=True)), [truth(of) for of in grades]
+    final, used = [final_grades(*one) for one in graded], [turn.used for debate in debates for turn in own_turns(debate)]
+    right = np.array(list(map(share_right, final)), float)
     places: dict[int, list[float]] = defaultdict(list)
-    for ballot in cast:
-        for place, x in enumerate(ballot.points or ()):
-            places[place].append(sum(x - y if soft else float(np.sign(x - y)) for y in ballot.points or ()))
+    scored = [score(debate, RewardRules(reward="borda", pool_equal=False)) for debate in debates]
+    row: Row = {
+        "questions": len(debates),
+        "first_round": mean(np.array([share_right(final_grades(*one, 1)) for one in graded], float)),
+        "right": mean(right),
+        "against_alone": difference(right, np.array([alone[debate.id] for debate in debates], float)) if alone else None,
+        "majority": mean(list(map(vote_is_right, final))),
+        "pass": float(np.mean([any(grade.correct for grade in answers) for answers in final])),
+        "sampled": sum(usage.sampled for usage in used if usage),
+        "read": sum(usage.prompt for usage in used if usage),
+    } | shares(total(map(partial(ballot_counts, places=places), scored, rights)))
+    if any(one.tally.votes for one in scored):
+        pooled = [score_votes(one.debate, one.tally, RewardRules(reward="borda")) for one in scored]
+        plain, pool = (list(map(final_scores, table, rights)) for table in (scored, pooled))
+        row |= score_row(plain) | {"pooled": right_over_wrong(pool), "best_pooled": best_voted(pool)}
+        row["places"] = [float(np.mean(wins)) for _, wins in sorted(places.items())]
+    return row
+
+
+def references(answers: Sequence[Debate], grade: Grader, alone: Alone) -> dict[str, Row]:
+    """Rows for scores that take no votes of a model."""
+    graded = list(zip(answers, turn_grades(answers, grade), strict=True))
+
+    def equal(grades: Sequence[Grade], agent: int) -> list[bool]:
+        return [other.answer is not None and other.answer == grades[agent].answer for other in grades]
+
+    def row(value: Callable[[Turn, list[bool]], float]) -> Row:
+        scores = [[value(turn, equal(grades, i)) for i, turn in enumerate(debate.turns)] for debate, grades in graded]
+        lengths = [np.array([len(turn.text) for turn in debate.turns]) for debate in answers]
+        rights = [np.array(truth(grades), float) for _, grades in graded]
+        return score_row(list(map(Judged, map(np.array, scores), rights, lengths)))
+
+    def same_as_own(debate: Debate, grades: Sequence[Grade]) -> Debate:
+        debate = replace(debate, protocol=Ballot(agents=debate.agents, ballot_form="verdicts"))
+        wave = debate.protocol.wave(debate)
+        said = [["right" if equal(grades, ask.agent)[other] else "wrong" for (other,) in ask.candidates] for ask in wave]
+        return debate.extend(wave, [Reply("\n".join(map("{}: {}".format, LETTERS, words))) for words in said])
+
     return {
-        "valid": sum(b.points is not None for b in cast) / len(cast),
-        "pairs": len(mixed),
-        "decided": len(signs) / max(1, len(mixed)),
-        "right_of_decided": sum(signs) / max(1, len(signs)),
-        "places": [float(np.mean(values)) for _, values in sorted(places.items())],
-    } | measures(borda(by_pair, answers), answers)
-
-
-def references(questions: Sequence[Question], answers: Answers) -> list[dict[str, Any]]:
-    """Scores that take no ballot: agreement with the other answers, how likely the model finds its words, and brevity.
-
-    "same as own": ballots of voters who only compare final values with their own; "same as shown": with those shown.
-    """
-    same: dict[bool, list[Ballot]] = {True: [], False: []}
-    for q, (question, group) in enumerate(zip(questions, answers, strict=True)):
-        for voter, shown in enumerate(rotated(len(group), SHOWN, question.id)):
-            values = [group[i].value for i in shown]
-            own = [float(value is not None and value == group[voter].value) for value in values]
-            same[True].append(Ballot(q, voter, shown, tuple(own)))
-            same[False].append(Ballot(q, voter, shown, tuple(float(v is not None) * values.count(v) for v in values)))
-    counts = [Counter(a.value for a in group if a.value is not None) for group in answers]
-    tables = {
-        "(agreement)": [
-            [(c[a.value] - 1) / len(g) if a.value is not None else -1.0 for a in g]
-            for c, g in zip(counts, answers, strict=True)
-        ],
-        "(likelihood)": [[a.logprob for a in group] for group in answers],
-        "(shorter)": [[-float(len(a.text)) for a in group] for group in answers],
-        "(has a value)": [[float(a.value is not None) for a in group] for group in answers],
+        "(agreement)": row(lambda _, equal: float(sum(equal))),
+        "(same as own)": measured([same_as_own(*one) for one in graded], grade, alone),
+        "(likelihood)": row(lambda turn, _: float(turn.tokens.logprobs_T.mean()) if turn.tokens else 0.0),
+        "(shorter)": row(lambda turn, _: -float(len(turn.text))),
     }
-    rows = [{"form": name, "own": None} | measures(scores, answers) for name, scores in tables.items()]
-    names = {True: "(same as own)", False: "(same as shown)"}
-    return rows + [{"form": names[own], "own": own} | row(cast, answers, soft=False) for own, cast in same.items()]
 
 
-async def answered(
-    local: Local, task: Any, questions: Sequence[Question], agents: int, max_tokens: int
-) -> list[list[Answer]]:
-    protocol = Direct(agents=agents, max_tokens=max_tokens, temperature=1.0)
-    async with Batcher(local.base_sampler(), max_asks=len(questions) * agents) as sampler:
-        played = (await play_all(protocol, questions, sampler)).usable(most=0.0)
-    turns = [turn for debate in played.debates for turn in debate.turns]
-    pairs = [(debate.question, turn.text) for debate in played.debates for turn in debate.turns]
-    likely = [float(turn.tokens.logprobs_T.mean()) if turn.tokens else 0.0 for turn in turns]
-    flat = [
-        Answer(turn.text, grade.correct, grade.answer, logprob, turn.truncated)
-        for turn, grade, logprob in zip(turns, grade_all(task.grade, pairs), likely, strict=True)
-    ]
-    return [flat[i : i + agents] for i in range(0, len(flat), agents)]
+async def played(debates: Sequence[Debate], sampler: Sampler) -> Played:
+    """Debates from where they are to their end, all at once. One that the engine failed is dropped."""
+    dropped: dict[str, str] = {}
+
+    async def one(debate: Debate) -> Debate | None:
+        while wave := debate.protocol.wave(debate):
+            answers = await answered(sampler, wave)
+            replies = [answer for answer in answers if isinstance(answer, Reply)]
+            if len(replies) < len(wave):
+                dropped[debate.id] = str(next(answer for answer in answers if isinstance(answer, EngineError)))
+                return None
+            debate = debate.extend(wave, replies)
+        return debate
+
+    start = time.monotonic()
+    ended = await all_of([one(debate) for debate in debates])
+    return Played(tuple(debate for debate in ended if debate), dropped, time.monotonic() - start).usable()
 
 
-def described(line: dict[str, Any]) -> str:
-    """A row for people."""
-
-    def percent(value: Any) -> str:
-        if value is None or isinstance(value, float):
-            return "-" if value is None else f"{100 * value:.1f}"
-        return "{:.1f} ({:.0f}–{:.0f})".format(*(100 * part for part in value))
-
-    own = {None: "", True: "own in view", False: "own hidden"}[line["own"]]
-    parts = [
-        f"{name} {percent(line.get(name))}"
-        for name in ("valid", "decided", "right_of_decided", "over", "pooled", "best", "best_pooled")
-    ]
-    places = "/".join(f"{place:+.2f}" for place in line.get("places", []))
-    sampled, read = line.get("sampled", 0) / 1e3, line.get("prompt_tokens", 0) / 1e6
-    cost = f"{sampled:.0f}k sampled {read:.1f}M read {line.get('seconds', 0):.0f} s"
-    return f"{line['form']:18} {own:12} {'  '.join(parts)}  length {line['length']:+.2f}  places {places}  {cost}"
+def protocols(agents: int, max_tokens: int, forms: Sequence[Any]) -> dict[str, BaseProtocol]:
+    """The protocols by the names of their rows."""
+    ballot = partial(Ballot, agents=agents, max_tokens=max_tokens)
+    own = {"in-view": True, "hidden": False}
+    ballots = {f"{form}-{name}": ballot(ballot_form=form, own_in_view=own[name]) for form in forms for name in own}
+    parallel = Parallel(agents=5, max_rounds=2, max_tokens=max_tokens)
+    return {**ballots, "parallel": parallel, "sequential": Sequential(agents=5, max_rounds=2, max_tokens=max_tokens)}
 
 
-async def main() -> None:
+def percent(value: float | list[float] | None) -> str:
+    """A share, or one with its interval, for people."""
+    if isinstance(value, list):
+        return "{:.1f} ({:.0f} to {:.0f})".format(*(100 * x for x in value))
+    return "–" if value is None else f"{100 * value:.1f}"
+
+
+def markdown(rows: Mapping[str, Row]) -> str:
+    """The table, with the columns that some row has."""
+    columns = [key for key in COLUMNS.split() if any(row.get(key) is not None for row in rows.values())]
+    titles = [key.replace("_", " ") for key in ["row", *columns, "net_wins_by_place", "with_length", "sampled", "read", "s"]]
+    lines = [titles, ["---"] * len(titles)]
+    for name, row in rows.items():
+        places = " / ".join(f"{wins:+.2f}" for wins in row.get("places", ())) or "–"
+        length = f"{row['with_length'][0]:+.2f}" if row.get("with_length") else "–"
+        cost = f"{row.get('sampled', 0) / 1e3:.0f}k", f"{row.get('read', 0) / 1e6:.1f}M", f"{row.get('seconds', 0):.0f}"
+        lines.append([name, *(percent(row.get(key)) for key in columns), places, length, *cost])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def machine() -> str:
+    """What rows are played on. Torch is asked only if the engine has loaded it."""
+    torch = sys.modules.get("torch")
+    gpu = torch.cuda.get_device_name() if torch and torch.cuda.is_available() else platform.machine()
+    return f"{gpu}, torch {torch.__version__}" if torch else gpu
+
+
+async def measure(args: argparse.Namespace, rows: Mapping[str, BaseProtocol]) -> None:
+    """Play and measure the rows that were chosen, and write the table after each."""
+    settings = {name: getattr(args, name) for name in ("engine", "model", "task", "questions", "answers", "max_tokens")}
+    table: Row = {"command": " ".join(sys.argv), "settings": settings, "rows": {}}
+    if args.out.exists():
+        table = json.loads(args.out.read_text())
+        if table["settings"] != settings:
+            raise UserError(f"{args.out}: was measured with {table['settings']}; give another --out")
+    task, _ = open_task(args.task, TaskRules())
+    if args.questions > len(task):
+        raise UserError(f"--questions: {args.task} has {len(task)}")
+    write(args.out, json_bytes(table, indent=1))  # says whose debates they are, should this end before the first row
+    config = EngineConfig(engine=args.engine, model=args.model, kv_gb=args.kv_gb, max_rows=args.max_rows)
+    model = cache(lambda: open_engine(Setup(engine=config, say=lambda text: print(text, flush=True))))
+
+    def add(name: str, row: Row) -> None:
+        row = {key: [x.value, x.low, x.high] if isinstance(x, Interval) else x for key, x in row.items()}
+        costs = {key: value for key, value in table["rows"].get(name, {}).items() if key in COSTS}
+        table["rows"][name] = costs | row
+        write(args.out, json_bytes(table, indent=1))
+        print(name, *(f"{key} {percent(row.get(key))}" for key in ("right", "right_over_wrong")), flush=True)
+
+    async def debates_of(name: str, begun: Sequence[Debate]) -> tuple[list[Debate], Row]:
+        path, costs = args.out.with_suffix(f".{name}.jsonl"), {}
+        if not path.exists():
+            async with Batcher(await model().sampler_with(None), **engine_of(config).batching(config)) as sampler:
+                result = await played(begun, sampler)
+            write(path, "".join(dump(debate, thin=name != "alone") + "\n" for debate in result.debates).encode())
+            costs = {"seconds": result.seconds, "dropped": result.dropped, "machine": machine(), "date": str(date.today())}
+        return list(read_file(path)), costs
+
+    direct = Direct(agents=args.answers, max_tokens=args.max_tokens, temperature=1.0)
+    answers, costs = await debates_of("alone", [Debate(task[i].id, task[i], direct) for i in range(args.questions)])
+    add("alone", measured(answers, task.grade) | costs)
+    alone = {debate.id: share_right(of) for debate, of in zip(answers, turn_grades(answers, task.grade), strict=True)}
+    for name, row in references(answers, task.grade, alone).items():
+        add(name, row)
+    for name, protocol in rows.items():
+        begun = [replace(d, protocol=protocol, turns=d.turns if isinstance(protocol, Ballot) else ()) for d in answers]
+        debates, costs = await debates_of(name, begun)
+        add(name, measured(debates, task.grade, alone) | costs)
+    print(markdown(table["rows"]))
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
+    parser.add_argument("--engine", default="local")
     parser.add_argument("--task", required=True)
     parser.add_argument("--questions", type=int, default=200)
     parser.add_argument("--answers", type=int, default=8)
     parser.add_argument("--max-tokens", type=int, default=512)
-    parser.add_argument("--ballot-tokens", type=int, default=768, help="the longest ballot, of forms that ask for reasons")
-    parser.add_argument("--forms", default=",".join(FORMS))
-    parser.add_argument("--own", choices=("both", "hidden", "in-view"), default="both")
+    parser.add_argument("--forms", default=",".join(FORMS), help="forms of ballot, separated by commas")
+    parser.add_argument("--only", default="ballot,parallel,sequential", help="protocols or rows, separated by commas")
     parser.add_argument("--out", type=Path, default=Path("judging.json"))
     parser.add_argument("--kv-gb", type=float)
     parser.add_argument("--max-rows", type=int)
     args = parser.parse_args()
-    if unknown := set(args.forms.split(",")) - FORMS.keys():
+    forms, only = args.forms.split(","), {*args.only.split(",")}
+    if unknown := {*forms} - {*FORMS}:
         parser.error(f"--forms: {', '.join(sorted(unknown))} is not known; there are {', '.join(FORMS)}")
-    sizes = {name: value for name, value in (("kv_gb", args.kv_gb), ("max_rows", args.max_rows)) if value}
-    local = Local.load_model(args.model, train_tokens=0, say=lambda text: print(text, flush=True), **sizes)
-    task, _ = open_task(args.task, TaskRules())
-    questions = [task[index] for index in range(args.questions)]
-    start = time.perf_counter()
-    if args.out.exists():
-        table = json.loads(args.out.read_text())
-        answers = [[Answer(**answer) for answer in group] for group in table["answers"][: args.questions]]
-    else:
-        answers = await answered(local, task, questions, args.answers, args.max_tokens)
-        truth = [[float(a.right) for a in group] for group in answers]
-        table = {
-            "model": args.model,
-            "task": args.task,
-            "questions": len(questions),
-            "right": float(np.mean(truth)),
-            "cut_off": float(np.mean([a.truncated for group in answers for a in group])),
-            "pass": float(np.mean([max(row) for row in truth])),
-            "answer_seconds": time.perf_counter() - start,
-            "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-            "rows": references(questions, answers),
-            "answers": [[asdict(answer) for answer in group] for group in answers],
-        }
-    print(json.dumps({name: value for name, value in table.items() if name not in ("answers", "rows")}))
-    print("\n".join(map(described, table["rows"])), flush=True)
-    for name in args.forms.split(","):
-        for own in {"both": (False, True), "hidden": (False,), "in-view": (True,)}[args.own]:
-            form = replace(FORMS[name], tokens=min(FORMS[name].tokens, args.ballot_tokens))
-            cast, took, examples = await ballots(local, form, name, questions, answers, own)
-            line = (
-                {"form": name, "own": own, "questions": len(questions)} | row(cast, answers, soft=form.read is None) | took
-            )
-            table["rows"].append(line | {"examples": examples})
-            args.out.write_text(json.dumps(table))
-            print(described(line), flush=True)
+    rows = protocols(args.answers, args.max_tokens, forms)
+    if unknown := only - {"ballot", *rows}:
+        parser.error(f"--only: {', '.join(sorted(unknown))} is not known; there are ballot, {', '.join(rows)}")
+    try:
+        asyncio.run(measure(args, {name: row for name, row in rows.items() if {name, row.name} & only}))
+    except (UserError, EngineError) as error:
+        sys.exit(f"judging: {error}")
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()
