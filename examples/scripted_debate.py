@@ -13,7 +13,7 @@ from rich.text import Text
 
 from peergrad import Parallel, Question, Scripted, advantages, credit, datums, play, score
 from peergrad.debate.quote import visible
-from peergrad.terminal.scores import print_scores
+from peergrad.terminal.tables import print_scores
 
 QUESTION = Question("pens", "Tom buys 3 boxes of 4 pens and loses 2 pens. How many pens are left?", style="boxed")
 

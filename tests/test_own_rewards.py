@@ -15,13 +15,12 @@ from peergrad.learn.train import LearnRules
 from peergrad.measure.grades import truth_of
 from peergrad.measure.metrics import DebateBatch, rewards
 from peergrad.measure.preflight import Sample, gates
-from peergrad.measure.rescore import rescore
+from peergrad.measure.rescore import rescore, verdict
 from peergrad.runs.export import export
 from peergrad.runs.folder import Progress
 from peergrad.settings import changed
 from peergrad.tasks.files import Questions
 from peergrad.tasks.open import regrade
-from peergrad.terminal.rescore import verdict
 from peergrad.web.report import report
 from tests.helpers import parallel
 from tests.runs.test_run import run

@@ -18,8 +18,7 @@ from peergrad.config import ApiConfig, TrainConfig
 from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
 from peergrad.runs.preflight import Checked, Forecast, check
-from peergrad.terminal.progress import ProgressView
-from peergrad.terminal.view import clock, money
+from peergrad.terminal.progress import ProgressView, clock, money
 
 base_settings = train_settings
 _COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "unknown": "yellow"}

@@ -13,7 +13,7 @@ from peergrad.cli.flags import Flag
 from peergrad.debate.errors import UserError
 from peergrad.measure.outcome import compared
 from peergrad.runs.eval_folder import read_result
-from peergrad.terminal.result import print_comparison
+from peergrad.terminal.tables import print_comparison
 
 
 def command(

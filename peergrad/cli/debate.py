@@ -30,9 +30,8 @@ from peergrad.tasks.lines import lines_of, typed_questions
 from peergrad.tasks.open import is_own_task, open_questions
 from peergrad.tasks.rows import stem
 from peergrad.terminal.debate import DebateView
-from peergrad.terminal.progress import ProgressView
+from peergrad.terminal.progress import ProgressView, money
 from peergrad.terminal.turns import Page, one_line, print_ending, took
-from peergrad.terminal.view import money
 
 WEAK_TOKENS = 128
 

@@ -23,7 +23,7 @@ from peergrad.runs.models import run_of, trained_engine
 from peergrad.settings import changed, flat, from_file
 from peergrad.tasks.open import is_own_task, open_questions, open_task
 from peergrad.terminal.progress import ProgressView
-from peergrad.terminal.result import print_result, result_text
+from peergrad.terminal.tables import print_result, result_text
 
 
 def base_settings(args: Sequence[str]) -> EvalConfig:

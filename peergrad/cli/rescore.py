@@ -12,7 +12,7 @@ import tyro
 
 from peergrad.cli.flags import Flag, Inline, warn
 from peergrad.debate.errors import UserError
-from peergrad.measure.rescore import rescore
+from peergrad.measure.rescore import rescore, verdict
 from peergrad.reward.rewards import RewardRules
 from peergrad.reward.streams import Consensus
 from peergrad.runs.folder import Run
@@ -53,9 +53,9 @@ def command(
         raise UserError(
             f"{', '.join(map(str, paths))}: no debate is kept there; give a run that has made a step, or a transcript file"
         )
-    from peergrad.terminal.rescore import print_rescored, verdict
-
     if json:
         print(json_module.dumps(asdict(result) | {"verdict": verdict(result)}))
     else:
+        from peergrad.terminal.tables import print_rescored  # brings rich, which --json does not need
+
         print_rescored(result)

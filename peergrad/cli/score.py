@@ -41,7 +41,7 @@ def command(
     if json:
         print(json_module.dumps({"debates": [_as_object(*one) for one in zip(batch, centred, strict=True)]}))
     else:
-        from peergrad.terminal.scores import print_scores  # brings rich, which --json does not need
+        from peergrad.terminal.tables import print_scores  # brings rich, which --json does not need
 
         print_scores(batch, centred)
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
 from peergrad.learn.train import Stopped
-from peergrad.terminal.view import View
+from peergrad.terminal.progress import View
 
 T = TypeVar("T")
 _EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}

@@ -19,7 +19,7 @@ from peergrad.learn.train import Stopped
 from peergrad.runs.folder import Run
 from peergrad.runs.training import plan_run, train_run
 from peergrad.settings import changed, to_toml
-from peergrad.terminal.run import RunView, before_and_after, too_many_lost
+from peergrad.terminal.progress import RunView, before_and_after, too_many_lost
 from peergrad.web.report import write_report
 
 base_settings = train_settings

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import combinations, pairwise
 
-from peergrad.measure.grades import Truth
+from peergrad.measure.grades import final_grades, share_right
 from peergrad.reward.pairwise import win_rate
 from peergrad.reward.rewards import Scored
 from peergrad.reward.tally import Vote, vote_due
+from peergrad.tasks.base import Grade
 
 Counts = dict[str, tuple[float, float]]
 """Shares by name, each as what was counted and of how many: sums over debates divide to the share of a batch."""
@@ -46,46 +47,41 @@ def form_counts(scored: Scored) -> Counts:
     return {name: (float(part), float(whole)) for name, (part, whole) in counts.items()}
 
 
-def vote_counts(scored: Scored, right: Truth) -> Counts:
+def vote_counts(scored: Scored, grades: Sequence[Grade]) -> Counts:
     """Whether votes find the truth, whether debate moves towards it, and what votes favour besides.
 
     A tie between a right and a wrong solution counts half, so that voting blindly scores 0.5 in any style.
     """
     shares: dict[str, list[float]] = defaultdict(list)
+    right = [grade.right for grade in grades]
     for vote in scored.tally.votes:
         if (share := vote_right(vote, right)) is not None:
             shares["votes/accuracy"].append(share)
-    if scored.tally.votes and (won := winner_is_right(scored, right)) is not None:
+    if scored.tally.votes and (won := winner_is_right(scored, grades)) is not None:
         shares["votes/winner_is_right"].append(won)
-    truths_of: dict[int, list[bool | None]] = defaultdict(list)
-    for turn, known in zip(scored.debate.turns, right, strict=True):
-        if turn.asked_to_answer:
-            truths_of[turn.agent].append(known)
-    for truths in truths_of.values():
-        for before, after in pairwise(truths):
+    answers = [(turn.agent, known) for turn, known in zip(scored.debate.turns, right, strict=True) if turn.asked_to_answer]
+    for agent in range(scored.debate.agents):
+        for before, after in pairwise(known for speaker, known in answers if speaker == agent):
             if before is not None and after is not None:
                 shares["flips/right_to_wrong" if before else "flips/wrong_to_right"].append(float(before != after))
     _add_bias(scored, shares)
     return {name: (sum(values), float(len(values))) for name, values in shares.items()}
 
 
-def vote_right(vote: Vote, right: Truth) -> float | None:
+def vote_right(vote: Vote, right: Sequence[bool | None]) -> float | None:
     """Whether a vote between a right and a wrong solution is for the right one; a tie is half, and others have no value."""
     if not vote.judged or {right[vote.judged[0]], right[vote.judged[1]]} != {True, False}:
         return None
     return 0.5 if vote.op == "=" else float(bool(right[vote.judged[0]]))
 
 
-def winner_is_right(scored: Scored, right: Truth) -> float | None:
+def winner_is_right(scored: Scored, grades: Sequence[Grade]) -> float | None:
     """Whether the last solution of the agent with the best win rate is right; averaged over equally good ones.
 
     ``None`` if it is not known of any of them.
     """
-    last = {turn.agent: right[index] for index, turn in enumerate(scored.debate.turns) if turn.asked_to_answer}
-    rates = win_rate(scored.debate.agents, scored.tally.votes)
-    best = [last.get(agent, False) for agent, rate in enumerate(rates) if rate == max(rates)]
-    known = [truth for truth in best if truth is not None]
-    return sum(known) / len(known) if known else None
+    final, rates = final_grades(scored.debate, grades), win_rate(scored.debate.agents, scored.tally.votes)
+    return share_right([answer for answer, rate in zip(final, rates, strict=True) if rate == max(rates)])
 
 
 def _add_bias(scored: Scored, shares: dict[str, list[float]]) -> None:

@@ -8,25 +8,19 @@ from functools import cache
 from operator import attrgetter
 
 from peergrad.debate.types import Debate, Question, Turn
-from peergrad.reward import rewards
+from peergrad.reward.rewards import Truth, nobody_knows
 from peergrad.tasks.base import NOT_ASKED, UNANSWERED, Grade, Grader, Task, grade_all
 
-Truth = tuple[bool | None, ...]
 
-
-def truth_of(task: Task) -> Callable[[Debate], rewards.Truth]:
+def truth_of(task: Task) -> Callable[[Debate], Truth]:
     """For a reward that asks: whether the solution of a turn of a debate is right, graded when it is asked for."""
 
-    def of(debate: Debate) -> rewards.Truth:
+    def of(debate: Debate) -> Truth:
         @cache
         def right(index: int) -> bool | None:
-            turn = debate.turns[index]
-            if not turn.asked_to_answer:
-                return None
-            grade = UNANSWERED if turn.solution is None else task.grade(debate.question, turn.solution)
-            return None if grade.timed_out else grade.correct
+            return _grade(debate.turns[index], lambda solution: task.grade(debate.question, solution)).right
 
-        return right if debate.question.known else rewards.nobody_knows
+        return right if debate.question.known else nobody_knows
 
     return of
 
@@ -35,11 +29,12 @@ def turn_grades(debates: Sequence[Debate], grade: Grader) -> list[tuple[Grade, .
     """The grades of every turn of every debate; an unreadable one answers nothing."""
     turns = [(debate.question, turn) for debate in debates for turn in debate.turns]
     grades = iter(grade_all(grade, [(question, text) for question, turn in turns if (text := turn.solution) is not None]))
+    return [tuple(_grade(turn, lambda _: next(grades)) for turn in debate.turns) for debate in debates]
 
-    def of(turn: Turn) -> Grade:
-        return next(grades) if turn.solution is not None else UNANSWERED if turn.asked_to_answer else NOT_ASKED
 
-    return [tuple(of(turn) for turn in debate.turns) for debate in debates]
+def _grade(turn: Turn, grade: Callable[[str], Grade]) -> Grade:
+    solution = turn.solution
+    return grade(solution) if solution is not None else UNANSWERED if turn.asked_to_answer else NOT_ASKED
 
 
 def known_grades(
@@ -60,14 +55,9 @@ def final_grades(debate: Debate, grades: Sequence[Grade], rounds: int | None = N
     return [last.get(agent, UNANSWERED) for agent in range(debate.agents)]
 
 
-def truth(grades: Sequence[Grade]) -> Truth:
-    """Per turn, whether it is right; ``None`` where nobody knows: the grader ran out of time, or no answer was asked for."""
-    return tuple(grade.correct if grade.asked and not grade.timed_out else None for grade in grades)
-
-
 def share_right(answers: Sequence[Grade]) -> float | None:
     """The share of right answers among those that could be graded in time; ``None`` if there are none."""
-    graded = [answer.correct for answer in answers if not answer.timed_out]
+    graded = [answer.right for answer in answers if answer.right is not None]
     return sum(graded) / len(graded) if graded else None
 
 

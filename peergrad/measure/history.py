@@ -1,8 +1,13 @@
-"""What a run logged, as lines to draw and numbers to compare. Any of it may be missing, null or cut off."""
+"""What a run logged, and how it is shown: in the live view, in the table before and after, and in the charts of the report.
+
+Anything in a log may be missing, null or cut off. A metric that ``SHOWN`` does not name, such as somebody's own, is shown in
+all three under its name.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,18 +15,149 @@ from typing import Any
 from peergrad.learn.trainer import NOT_FINITE, RETRIED
 
 Logged = Mapping[str, Any]
-Points = tuple[tuple[float, float | None], ...]
+Points = Sequence[tuple[float, float | None]]
 
 BINS = 200
 _LARGEST = 1e100  # what is beyond it is no measurement, and would leave no room for the rest of the axis
 _MANY = 0.05  # a run that lost a larger share of its updates than this is not the run that was asked for
+_MOST_OWN = 24  # a file may name any number of metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Lines on common axes. A unit that begins with % is of numbers from 0 to 1."""
+
+    group: str
+    title: str
+    unit: str
+    note: str | None = None
+    chance: float | None = None
+    """Where a coin would be."""
+    from_zero: bool = False
+    axis: str = "step"
+
+    @property
+    def share(self) -> bool:
+        return self.unit.startswith("%")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One metric: its line in a chart, its heading in the live view, its row in the table. Unset, it is not there.
+
+    A * in the name stands for anything, such as a task; ``{0}`` in label and title is what the first one stands for. The
+    mean in the table is weighted by the metric called ``weight``.
+    """
+
+    name: str
+    label: str = ""
+    chart: Chart | None = None
+    live: str | None = None
+    row: str | None = None
+    form: str = "{:.0%}"
+    weight: str | None = None
+
+    @property
+    def phase(self) -> str:
+        return self.name.partition("/")[0] if self.name.startswith(("eval/", "warm/")) else "train"
+
+    def matches(self, names: Iterable[str]) -> list[tuple[str, tuple[str, ...]]]:
+        """The names that are meant, shorter ones first, each with what every * in it stands for."""
+        named = [(name, match.groups()) for name in names if (match := _pattern(self.name).fullmatch(name))]
+        return sorted(named, key=lambda item: (len(item[0]), item[0]))
+
+
+READABLE = Chart("Form and skill", "Readable replies", "% of replies")
+ACCURACY = Chart(
+    "Form and skill",
+    "Accuracy",
+    "% of answers",
+    "Final answers that are right, where the answer is known. It is measured, never rewarded.",
+)
+DUE = "A vote is due once an agent has seen the words of two others."
+CAST = Chart("Votes", "Votes cast", "per due turn", DUE, from_zero=True)
+QUALITY = Chart("Votes", "Quality of votes", "% of votes", "The thin line is where a coin would be.", chance=0.5)
+SIGNAL = Chart(
+    "Votes",
+    "Debates without signal",
+    "% of debates",
+    "A debate without signal has no advantage that differs from 0: nothing is learned from it.",
+)
+STREAMS = Chart("Rewards", "Mean reward of each stream", "reward")
+KL = Chart(
+    "Learning",
+    "KL, sampler to trainer",
+    "nats",
+    "How far the policy that learns is from the one that spoke; near 0 unless batches are sampled ahead.",
+)
+SPEED = Chart("Lengths and speed", "Speed", "tokens per second")
+
+SHOWN = (
+    Shown("replies/readable", "self-play", READABLE, live="readable", row="Readable replies"),
+    Shown("eval/debate/*/replies/readable", "held out", READABLE, row="Readable replies, held out"),
+    Shown("replies/truncated", "cut off by the token limit", READABLE),
+    Shown("train_*/correct", "self-play", ACCURACY, row="Right answers in self-play"),
+    Shown("eval/direct/*/correct", "held out, alone", ACCURACY, row="Right answers alone, held out"),
+    Shown("eval/debate/*/correct", "held out, in debate", ACCURACY, row="Right answers in debate, held out"),
+    Shown(
+        "votes/per_due_turn", "valid votes", CAST, live="votes per due turn", row="Valid votes per due turn", form="{:.2f}"
+    ),
+    Shown("votes/due_turns_with_vote", "due turns with a vote", CAST, row="Due turns with a vote"),
+    Shown(
+        "votes/accuracy",
+        "right, between a right and a wrong solution",
+        QUALITY,
+        row="Right votes between a right and a wrong solution",
+        weight="votes/between_right_and_wrong",
+    ),
+    Shown("votes/agreement", "alike, by different agents on the same pair", QUALITY),
+    Shown("votes/ties", "ties", QUALITY),
+    Shown("debates/without_signal", "without signal", SIGNAL, live="no signal", row="Debates without signal"),
+    Shown("debates/same_answer", "all agents end on the same answer", SIGNAL),
+    Shown("debates/dropped", live="dropped", form="{:.0f}"),
+    Shown("reward/*/mean", "{0}", STREAMS),
+    Shown("pairwise_reward", "score per agent", STREAMS),
+    Shown("reward/*/seat/*", "agent {1}", Chart("Rewards", "Reward by seat: {0}", "reward")),
+    Shown("optim/kl_sample_train_v1", "v1, mean difference", KL),
+    Shown("optim/kl_sample_train_v2", "v2, half mean square", KL),
+    Shown("optim/entropy", "self-play", Chart("Learning", "Entropy", "nats per token")),
+    Shown("optim/loss", "self-play", Chart("Learning", "Loss", "loss")),
+    Shown("optim/grad_norm", "self-play", Chart("Learning", "Gradient norm", "norm, unclipped")),
+    Shown("warm/loss", "cross-entropy", Chart("Learning", "Warm start", "loss", axis="warm step")),
+    Shown("env/all/ac_tokens_per_turn", "reply", Chart("Lengths and speed", "Length of replies", "tokens per turn")),
+    Shown("env/all/ob_tokens_per_turn", "prompt", Chart("Lengths and speed", "Length of prompts", "tokens per turn")),
+    Shown("tokens/sampled_per_s", "sampled", SPEED, live="tok/s", form="{:.0f}"),
+    Shown("tokens/trained_per_s", "trained on", SPEED),
+)
+
+LOGGED = """
+phase step warm alarms lr debates/done tokens/sampled tokens/trained time/train_s time/sample_s votes/agreement_pairs
+votes/between_right_and_wrong votes/winner_is_right pairwise_* consensus_reached round parse_error env/all/* v2/*
+reward/*/std flips/right_to_wrong flips/wrong_to_right bias/seat/* bias/persona/* bias/longer optim/* train_*/* eval/* warm/*
+""".split()  # noqa: SIM905 (one a line would be 30 lines)
+"""Built-in metrics that are logged and not shown."""
+
+
+def all_shown(names: Iterable[str]) -> list[Shown]:
+    """How everything that has one of these names is shown; what nothing here knows, such as somebody's own, by its name."""
+    known = [_pattern(name) for name in (*(shown.name for shown in SHOWN), *LOGGED)]
+    every = list(SHOWN)
+    for name in sorted(name for name in names if not any(pattern.fullmatch(name) for pattern in known))[:_MOST_OWN]:
+        chart = Chart("Other metrics", name, "")
+        every.append(Shown(name, "self-play", chart, live=name, row=name, form="{:.4g}"))
+        every.append(Shown(f"eval/debate/*/{name}", "held out", chart))
+    return every
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    return re.compile("(.*)".join(map(re.escape, name.split("*"))), re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Updates:
-    """How many updates were asked for and skipped (SPEC 7.5), and how many micro-batches had to be computed again."""
+    """How many updates there were and were skipped (SPEC 7.5), and how many micro-batches had to be computed again."""
 
-    asked: int = 0
+    total: int = 0
     skipped: int = 0
     retried: int = 0
 
@@ -31,24 +167,24 @@ class Updates:
         return sum(map(_updates, lines), Updates())
 
     def __add__(self, other: Updates) -> Updates:
-        return Updates(self.asked + other.asked, self.skipped + other.skipped, self.retried + other.retried)
+        return Updates(self.total + other.total, self.skipped + other.skipped, self.retried + other.retried)
 
     @property
     def too_many(self) -> bool:
         """Whether more than 5 % were skipped."""
-        return self.skipped > _MANY * self.asked
+        return self.skipped > _MANY * self.total
 
     def __str__(self) -> str:
         skipped = f"{self.skipped:,} of them skipped" if self.skipped else "none of them skipped"
         again = f"; {retried(self.retried)}" if self.retried else ""
-        return f"{self.asked:,} update{'s' * (self.asked != 1)}, {skipped}{again}"
+        return f"{self.total:,} update{'s' * (self.total != 1)}, {skipped}{again}"
 
     def warning(self, folder: str | None) -> str:
         """What to tell a person when it was too many. ``folder``: where what reproduces them is."""
         where = f"what reproduces them is in {folder}" if folder else "optim/skipped in metrics.jsonl says when"
-        share = self.skipped / max(1, self.asked)
+        share = self.skipped / max(1, self.total)
         return (
-            f"{self.skipped:,} of {self.asked:,} updates ({share:.0%}) were skipped because {NOT_FINITE}: "
+            f"{self.skipped:,} of {self.total:,} updates ({share:.0%}) were skipped because {NOT_FINITE}: "
             f"nothing was learned from them; {where}"
         )
 
@@ -67,8 +203,8 @@ def _updates(line: Logged) -> Updates:
         return Updates(1, int(count("warm/skipped") > 0), int(count("warm/retried")))
     if line.get("phase") != "train" or "optim/skipped" not in line:  # nothing to learn from, so no update
         return Updates()
-    asked = max(1, round(count("optim/updates")))  # runs of before did not say
-    return Updates(asked, math.ceil(min(1.0, count("optim/skipped")) * asked - 1e-6), int(count(RETRIED)))
+    total = max(1, round(count("optim/updates")))  # runs of before did not say
+    return Updates(total, math.ceil(min(1.0, count("optim/skipped")) * total - 1e-6), int(count(RETRIED)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +252,7 @@ class RunHistory:
 
 
 @dataclass(frozen=True, slots=True)
-class Alarmed:
+class AlarmSpan:
     """An alarm that sounded after each step from ``first`` to ``last``."""
 
     name: str
@@ -132,16 +268,11 @@ def number(value: object) -> float | None:
 
 
 def points(history: RunHistory, phase: str, name: str) -> Points:
-    """A metric over steps; ``None`` where it was not measured. Thousands of steps are binned: a point is a bin's mean."""
-    at = "warm" if phase == "warm" else "step"
-    every = [(float(line[at]), number(line.get(name))) for line in history.phases[phase]]
-    if len(every) <= BINS:
-        return tuple(every)
-    low, high = every[0][0], every[-1][0]
-    bins: list[list[tuple[float, float | None]]] = [[] for _ in range(BINS)]
-    for x, y in every:
-        bins[min(BINS - 1, int((x - low) / (high - low) * BINS))].append((x, y))
-    return tuple((sum(x for x, _ in inside) / len(inside), _mean([y for _, y in inside])) for inside in bins if inside)
+    """A metric over steps; ``None`` where it was not measured. Of thousands of steps a point is the mean of several."""
+    lines = history.phases[phase]
+    size = max(1, math.ceil(len(lines) / BINS))
+    groups = [lines[start : start + size] for start in range(0, len(lines), size)]
+    return [(mean(group, "warm" if phase == "warm" else "step") or 0.0, mean(group, name)) for group in groups]
 
 
 def mean(lines: Sequence[Logged], name: str, weight: str | None = None) -> float | None:
@@ -163,19 +294,48 @@ def fifths(lines: Sequence[Logged]) -> tuple[Sequence[Logged], Sequence[Logged]]
     return lines[:size], lines[-size:]
 
 
-def alarmed(train: Sequence[Logged]) -> list[Alarmed]:
+def alarm_spans(train: Sequence[Logged]) -> list[AlarmSpan]:
     """Which alarms sounded, steps in a row taken together."""
-    open_: dict[str, Alarmed] = {}
-    done: list[Alarmed] = []
+    open_: dict[str, AlarmSpan] = {}
+    done: list[AlarmSpan] = []
     for line in train:
         logged = line.get("alarms")
         sounding = {name[:80] for name in logged if isinstance(name, str)} if isinstance(logged, list) else set[str]()
         done += [open_.pop(name) for name in sorted(set(open_) - sounding)]
         for name in sorted(sounding):
-            open_[name] = Alarmed(name, open_[name].first if name in open_ else line["step"], line["step"])
+            open_[name] = AlarmSpan(name, open_[name].first if name in open_ else line["step"], line["step"])
     return sorted([*done, *open_.values()], key=lambda alarm: (alarm.first, alarm.name))
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
+def live_values(line: Logged) -> list[tuple[str, str]]:
+    """What the live view shows of a step: headings and numbers."""
+    values = [(shown.live, shown.form, number(line.get(shown.name))) for shown in all_shown(line)]
+    return [(heading, form.format(value)) for heading, form, value in values if heading and value is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A metric before and after; ``None`` where it was not measured."""
+
+    label: str
+    before: float | None
+    after: float | None
+    form: str
+
+    @property
+    def share(self) -> bool:
+        return self.form.endswith("%}")
+
+
+def rows_before_and_after(history: RunHistory) -> list[Row]:
+    """Self-play over the first and the last fifth of its steps; held out, the first and the last evaluation."""
+    names = history.names
+    parts = {"train": fifths(history.train), "eval": (history.evals[:1], history.evals[1:][-1:])}
+    rows: list[Row] = []
+    for shown in all_shown(names["train"]):
+        named = shown.matches(names[shown.phase])[:4] if shown.row else []
+        for name, stars in named:
+            before, after = (mean(lines, name, shown.weight) for lines in parts[shown.phase])
+            label = f"{shown.row}: {stars[0]}" if len(named) > 1 else shown.row
+            rows += [Row(label or name, before, after, shown.form)] if before is not None or after is not None else []
+    return rows

@@ -12,7 +12,7 @@ from peergrad.learn.advantages import advantages, has_signal
 from peergrad.learn.train import LearnRules
 from peergrad.learn.trainer import RETRIED, StepStats
 from peergrad.measure.counts import form_counts, shares, total, vote_counts
-from peergrad.measure.grades import share_right, truth, truth_of, turn_grades
+from peergrad.measure.grades import share_right, truth_of, turn_grades
 from peergrad.measure.history import retried
 from peergrad.measure.statistics import Interval, mean, ratio
 from peergrad.reward.rewards import RewardRules, Scored, score
@@ -126,7 +126,7 @@ def _judgement(scored: Sequence[Scored], task: Task) -> Gate:
     name, needed = "votes for the right one of a right and a wrong solution", "more than 50 %"
     scored = [one for one in scored if one.debate.question.known]
     grades = turn_grades([one.debate for one in scored], task.grade)
-    counts = [vote_counts(one, truth(of)).get("votes/accuracy", (0.0, 0.0)) for one, of in zip(scored, grades, strict=True)]
+    counts = [vote_counts(one, of).get("votes/accuracy", (0.0, 0.0)) for one, of in zip(scored, grades, strict=True)]
     share = _ratio(counts)
     if share is None:
         advice = "No vote is between a right and a wrong solution: mend the gates before this one, or ask more questions."

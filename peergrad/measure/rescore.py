@@ -1,22 +1,48 @@
-"""The same debates under other rewards, and how each reward relates to the truth (docs/reference/rescore.md)."""
+"""The same debates under every reward that one could train with, held against the truth (docs/reference/rescore.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
+from peergrad.debate.errors import UserError
+from peergrad.debate.imports import is_import_path
 from peergrad.debate.types import Debate, Question
-from peergrad.measure.candidates import LITERAL, STREAMS, Array, Compared, InTurns, candidates, compare_all
+from peergrad.learn.advantages import Values, advantages, has_signal
+from peergrad.measure.counts import vote_right
+from peergrad.measure.grades import final_grades, known_grades
 from peergrad.measure.statistics import Interval, correlation, correlation_difference, ratio
-from peergrad.reward.rewards import RewardRules
-from peergrad.tasks.base import Grader
+from peergrad.reward.rewards import RewardRules, Scored, nobody_knows, score_votes
+from peergrad.reward.stream import Stream
+from peergrad.reward.tally import Ballots, SelfVotes, Tally, tally
+from peergrad.tasks.base import Grade, Grader
 from peergrad.tasks.open import gradable, regrade
 
-Matrix = tuple[tuple[float | None, ...], ...]
+Array = NDArray[np.float64]
 _NOTHING = 1e-12  # what centring leaves of equal numbers
+_AT_ONCE = 200  # debates that are held at a time, so that slow grades can be made side by side
+
+LITERAL = {
+    "win_rate literal": "win_rate",
+    "win_minus_loss literal": "win_minus_loss",
+    "gen literal": "gen",
+    "streams literal": "streams all",
+}
+"""The published rules, and ours that they are the counterpart of."""
+
+STREAMS = {
+    ("gen", "gen"): "gen",
+    ("gen literal", "gen"): "gen literal",
+    ("streams all", "judge"): "judge all",
+    ("streams others", "judge"): "judge others",
+}
+"""Built-in streams to look at by themselves: the candidate, its stream, and what to call it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +70,7 @@ class Rescored:
     """Debates under several rewards. ``best`` follows the truth most closely, ahead of the others by ``lead[name]``.
 
     ``mixed`` counts debates with right and wrong agents; ``same`` are published rules that give here what ours gives.
+    ``agreement`` are correlations of the rewards with each other, ``None`` where one of them is constant.
     """
 
     debates: int
@@ -54,10 +81,30 @@ class Rescored:
     some_right: Interval | None
     rewards: tuple[Reward, ...]
     streams: tuple[TurnStream, ...]
-    agreement: Matrix
+    agreement: tuple[tuple[float | None, ...], ...]
     best: str | None
     lead: Mapping[str, Interval]
     same: tuple[str, ...]
+
+
+def candidates(rules: RewardRules, own: Sequence[str] = ()) -> dict[str, RewardRules]:
+    """The rewards to compare; ``own`` are import paths of somebody's own.
+
+    ``literal`` is the published rule: every line is a vote, and a turn nobody judged gets -1.
+    """
+    streams = replace(rules, reward="streams")
+    ours = {
+        "win_rate": replace(rules, reward="win_rate"),
+        "win_minus_loss": replace(rules, reward="win_minus_loss"),
+        "gen": replace(streams, lambda_gen=1.0, lambda_judge=0.0, format_penalty=False),
+        "streams all": replace(streams, consensus="all"),
+        "streams others": replace(streams, consensus="others"),
+    }
+    for path in own:
+        if not is_import_path(path):
+            raise UserError(f"reward: {path!r} is compared already, or is not known; give module:name of your own")
+    literal = {name: replace(ours[of], ballots="literal", unjudged="literal") for name, of in LITERAL.items()}
+    return ours | literal | {path: replace(rules, reward=path) for path in own}
 
 
 def rescore(
@@ -73,45 +120,165 @@ def rescore(
     """
     named = candidates(rules, own)
     names = list(named)
-    table = list(compare_all(debates, named, grade, known))
-    same = [name for name, of in LITERAL.items() if not _differ(table, names.index(name), names.index(of))]
-    shown = [i for i, name in enumerate(names) if name not in same]
-    named_streams = dict.fromkeys(name for row in table for name in row.streams)
-    streams = sorted(named_streams, key=lambda name: [*STREAMS, name].index(name))
-    with_known = [row for row in table if row.known.any()]
+    rows = list(_rows(debates, named, grade, known))
+    same = [name for name, of in LITERAL.items() if not _differ(rows, names.index(name), names.index(of))]
+    compared = [i for i, name in enumerate(names) if name not in same]
+    streams = dict.fromkeys(name for row in rows for name in row.streams if name not in same)
+    with_known = [row for row in rows if row.known.any()]
     mixed = [row for row in with_known if len(set(row.right_A[row.known])) == 2]
-    follows, lead = _truth(mixed, shown)
+    follows, lead = _truth(mixed, compared)
     rewards = [
         Reward(
             names[i],
             follows.get(i),
-            _share(table, [row.signal_C[i] for row in table]),
+            _share(rows, [row.signal_C[i] for row in rows]),
             _share(with_known, [_top_right(row, i) for row in with_known]),
         )
-        for i in shown
+        for i in compared
     ]
     best = max(follows, key=lambda i: follows[i].value, default=None)
     return Rescored(
-        debates=len(table),
-        with_truth=sum(row.truth is not None for row in table),
+        debates=len(rows),
+        with_truth=sum(row.grades is not None for row in rows),
         mixed=len(mixed),
-        timed_out=sum(row.truth.count(None) for row in table if row.truth is not None),
-        random_right=_share(with_known, [float(row.right_A[row.known].mean()) for row in with_known]),
-        some_right=_share(with_known, [float(row.right_A[row.known].max()) for row in with_known]),
+        timed_out=sum(grade.timed_out for row in rows for grade in row.grades or ()),
+        random_right=_share(with_known, [row.right_A[row.known].mean() for row in with_known]),
+        some_right=_share(with_known, [row.right_A[row.known].max() for row in with_known]),
         rewards=tuple(rewards),
-        streams=tuple(_stream(name, table) for name in streams if STREAMS.get(name, ("", ""))[0] not in same),
-        agreement=_agreement([row.rewards_CA[shown] for row in table]),
+        streams=tuple(
+            _turn_stream(name, rows) for name in sorted(streams, key=lambda name: [*STREAMS.values(), name].index(name))
+        ),
+        agreement=_agreement([row.rewards_CA[compared] for row in rows]),
         best=None if best is None else names[best],
         lead={names[i]: gap for i, gap in lead.items()},
         same=tuple(same),
     )
 
 
-def _truth(mixed: Sequence[Compared], shown: Sequence[int]) -> tuple[dict[int, Interval], dict[int, Interval]]:
+def verdict(result: Rescored) -> str:
+    """One sentence about which reward to train with, as far as the intervals allow one."""
+    if not result.with_truth:
+        return "These questions have no known answers, so the data does not decide which reward is better."
+    best = next((reward for reward in result.rewards if reward.name == result.best), None)
+    if best is None or best.follows is None:
+        return "In no debate is one agent right, another wrong and their reward different, so the data does not decide."
+    if best.follows.low <= 0:
+        return "No reward is known to follow the truth: the data does not decide, and these votes are no safe ground yet."
+    behind = [name for name, gap in result.lead.items() if gap.low > 0]
+    level = [name for name in result.lead if name not in behind]
+    if not level:
+        return f"Train with {best.name}: it follows the truth more closely than every other reward here."
+    if not behind:
+        return "All rewards follow the truth, and the data does not decide which of them does best."
+    less = "follows the truth less closely" if len(behind) == 1 else "follow the truth less closely"
+    return f"{_listed(behind)} {less} than {best.name}; the data does not decide between {_listed([best.name, *level])}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+@dataclass(frozen=True, slots=True)
+class _TurnValues:
+    """A stream of one debate: whether it varies, and per turn ``(value, what it should reward)`` where both are known."""
+
+    varies: bool = False
+    pairs: Sequence[tuple[float, float]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One debate: each candidate's reward of each agent, as training credits it, and whether the agent is right (or NaN)."""
+
+    question: tuple[str, str]
+    grades: Sequence[Grade] | None
+    right_A: Array
+    rewards_CA: Array
+    signal_C: Sequence[bool]
+    streams: Mapping[str, _TurnValues]
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        return ~np.isnan(self.right_A)
+
+
+def _rows(
+    debates: Iterable[Debate], named: Mapping[str, RewardRules], grade: Grader, known: Callable[[Question], bool]
+) -> Iterator[_Row]:
+    rest = iter(debates)
+    while some := list(islice(rest, _AT_ONCE)):
+        for debate, grades in zip(some, known_grades(some, grade, known), strict=True):
+            yield _row(debate, named, grades)
+
+
+def _row(debate: Debate, named: Mapping[str, RewardRules], grades: Sequence[Grade] | None) -> _Row:
+    """One debate under each of the named rules, its votes counted once for each way of counting."""
+
+    @cache
+    def votes(self_votes: SelfVotes, ballots: Ballots) -> Tally:
+        return tally(debate, self_votes=self_votes, ballots=ballots)
+
+    right = None if grades is None else [grade.right for grade in grades]
+    final = [None] * debate.agents if grades is None else [grade.right for grade in final_grades(debate, grades)]
+    truth = nobody_knows if right is None else right.__getitem__
+    scored = {name: score_votes(debate, votes(of.self_votes, of.ballots), of, truth) for name, of in named.items()}
+    centred = {name: advantages([one])[0] for name, one in scored.items()}
+    return _Row(
+        (debate.question.dataset, debate.question.id),
+        grades,
+        np.array(final, np.float64),
+        np.array([_per_agent(scored[name], centred[name]) for name in named]),
+        [has_signal(scored[name].streams, centred[name]) for name in named],
+        {name: _turn_values(stream, tallied, right) for name, stream, tallied in _streams(scored)},
+    )
+
+
+def _per_agent(scored: Scored, centred: Sequence[Values]) -> list[float]:
+    """Per agent and stream, the mean advantage of its units with signal, 0 without any; weighted and summed."""
+    totals = [0.0] * scored.debate.agents
+    for stream, values in zip(scored.streams, centred, strict=True):
+        by_agent: dict[int, list[float]] = defaultdict(list)
+        for unit, value in enumerate(values):
+            if value is not None:
+                by_agent[scored.agent_of(stream, unit)].append(value)
+        for agent, with_signal in by_agent.items():
+            totals[agent] += stream.weight * sum(with_signal) / len(with_signal)
+    return totals
+
+
+def _streams(scored: Mapping[str, Scored]) -> Iterator[tuple[str, Stream, Tally]]:
+    """The streams to look at by themselves, each with the votes it was made of."""
+    for candidate, one in scored.items():
+        for stream in one.streams:
+            own = f"{candidate} {stream.name}" if is_import_path(candidate) else None
+            name = own or STREAMS.get((candidate, stream.name))
+            if name and stream.unit == "turn" and stream.follows:
+                yield name, stream, one.tally
+
+
+def _turn_values(stream: Stream, tallied: Tally, right: Sequence[bool | None] | None) -> _TurnValues:
+    """A stream turn by turn, with what it should reward: being right, or voting for who is."""
+    varies = len({value for value in stream.values if value is not None}) > 1
+    if right is None:
+        return _TurnValues(varies)
+    should = right if stream.follows == "solution" else _vote_accuracy(tallied, right)
+    both = zip(stream.values, should, strict=True)
+    return _TurnValues(varies, [(x, float(y)) for x, y in both if x is not None and y is not None])
+
+
+def _vote_accuracy(tallied: Tally, right: Sequence[bool | None]) -> list[float | None]:
+    """Per turn, the share of its votes between a right and a wrong solution that are for the right one; a tie is half."""
+    by_turn: list[list[float]] = [[] for _ in right]
+    for vote in tallied.votes:
+        if (share := vote_right(vote, right)) is not None:
+            by_turn[vote.turn].append(share)
+    return [sum(shares) / len(shares) if shares else None for shares in by_turn]
+
+
+def _truth(mixed: Sequence[_Row], compared: Sequence[int]) -> tuple[dict[int, Interval], dict[int, Interval]]:
     """By candidate, its correlation with being right, within debates; and by how much the best is ahead of the others."""
-    sums = [_products(row.rewards_CA[:, row.known], row.right_A[row.known]) for row in mixed]
-    xy_CQ, xx_CQ, yy_Q = _by_question(mixed, sums)
-    follows = {i: interval for i in shown if mixed and (interval := correlation(xy_CQ[i], xx_CQ[i], yy_Q))}
+    xy_CQ, xx_CQ, yy_Q = _sums(mixed, [(row.rewards_CA[:, row.known], row.right_A[row.known]) for row in mixed])
+    follows = {i: interval for i in compared if mixed and (interval := correlation(xy_CQ[i], xx_CQ[i], yy_Q))}
     best = max(follows, key=lambda i: follows[i].value, default=None)
     if best is None:
         return {}, {}
@@ -119,52 +286,54 @@ def _truth(mixed: Sequence[Compared], shown: Sequence[int]) -> tuple[dict[int, I
     return follows, {i: gap for i, gap in gaps.items() if gap}
 
 
-def _differ(table: Sequence[Compared], i: int, j: int) -> bool:
+def _differ(rows: Sequence[_Row], i: int, j: int) -> bool:
     """Whether two candidates give different numbers in some debate."""
     return any(
         row.signal_C[i] != row.signal_C[j] or not np.allclose(row.rewards_CA[i], row.rewards_CA[j], rtol=0, atol=_NOTHING)
-        for row in table
+        for row in rows
     )
 
 
-def _top_right(row: Compared, i: int) -> float:
+def _top_right(row: _Row, i: int) -> float:
     """Whether the agent with the highest reward is right; averaged over equally high ones."""
     rewards_A, right_A = row.rewards_CA[i, row.known], row.right_A[row.known]
     return float(right_A[rewards_A >= rewards_A.max() - _NOTHING].mean())
 
 
-def _stream(name: str, table: Sequence[Compared]) -> TurnStream:
+def _turn_stream(name: str, rows: Sequence[_Row]) -> TurnStream:
     """One stream; correlated within debates in which what it should reward varies."""
-    of = [row.streams.get(name, InTurns(False, ())) for row in table]
-    varied = [(row, stream) for row, stream in zip(table, of, strict=True) if len({y for _, y in stream.pairs}) > 1]
-    turns = [np.array(stream.pairs).T for _, stream in varied]
-    xy_CQ, xx_CQ, yy_Q = _by_question([row for row, _ in varied], [_products(xy[:1], xy[1]) for xy in turns])
+    of = [row.streams.get(name, _TurnValues()) for row in rows]
+    varied = [
+        (row, np.array(stream.pairs).T)
+        for row, stream in zip(rows, of, strict=True)
+        if len({y for _, y in stream.pairs}) > 1
+    ]
+    xy_CQ, xx_CQ, yy_Q = _sums([row for row, _ in varied], [(xy_2T[:1], xy_2T[1]) for _, xy_2T in varied])
     return TurnStream(
         name,
-        sum(xy.shape[1] for xy in turns),
-        _share(table, [stream.varies for stream in of]),
+        sum(xy_2T.shape[1] for _, xy_2T in varied),
+        _share(rows, [stream.varies for stream in of]),
         correlation(xy_CQ[0], xx_CQ[0], yy_Q) if varied else None,
     )
 
 
-def _agreement(rewards: Sequence[Array]) -> Matrix:
-    """Correlations of the rewards of agents within debates with each other; ``None`` where one of them is constant."""
-    count = len(rewards[0]) if rewards else 0
-    products_CC = np.zeros((count, count))
-    for rewards_CA in rewards:
-        x_CA = _centred(rewards_CA)
-        products_CC += x_CA @ x_CA.T
+def _agreement(rewards: Sequence[Array]) -> tuple[tuple[float | None, ...], ...]:
+    """Correlations of the rewards of agents within debates with each other."""
+    if not rewards:
+        return ()
+    x_CA = np.concatenate([_centred(rewards_CA) for rewards_CA in rewards], axis=1)
+    products_CC = x_CA @ x_CA.T
     size_C = np.sqrt(products_CC.diagonal())
-    scale_CC = np.outer(size_C, size_C)
     with np.errstate(invalid="ignore"):
-        agreement_CC = np.clip(products_CC / scale_CC, -1, 1)
+        agreement_CC = np.clip(products_CC / np.outer(size_C, size_C), -1, 1)
     return tuple(tuple(None if np.isnan(value) else float(value) for value in row) for row in agreement_CC)
 
 
-def _products(x_CA: Array, y_A: Array) -> tuple[Array, Array, float]:
-    """Sums of products of values less their mean: xy and xx for each candidate, and yy."""
-    x_CA, y_A = _centred(x_CA), _centred(y_A)
-    return x_CA @ y_A, (x_CA**2).sum(-1), float(y_A @ y_A)
+def _sums(rows: Sequence[_Row], values: Sequence[tuple[Array, Array]]) -> tuple[Array, Array, Array]:
+    """Of x of each candidate and y, less their means within each debate: sums of xy, xx and yy, by question."""
+    centred = [(_centred(x_CA), _centred(y_A)) for x_CA, y_A in values]
+    xy_DC, xx_DC = [x_CA @ y_A for x_CA, y_A in centred], [(x_CA**2).sum(-1) for x_CA, _ in centred]
+    return _by_question(rows, xy_DC), _by_question(rows, xx_DC), _by_question(rows, [y_A @ y_A for _, y_A in centred])
 
 
 def _centred(values: Array) -> Array:
@@ -172,28 +341,14 @@ def _centred(values: Array) -> Array:
     return np.where(np.abs(centred) < _NOTHING, 0.0, centred)
 
 
-def _by_question(rows: Sequence[Compared], sums: Sequence[tuple[Array, Array, float]]) -> tuple[Array, Array, Array]:
-    """The sums of debates, added up by question: several debates about one question are no independent evidence."""
-    if not rows:
-        return np.empty((0, 0)), np.empty((0, 0)), np.empty(0)
-    place_D = _questions(rows)
-    totals = [np.zeros((int(place_D.max()) + 1, *np.shape(part))) for part in sums[0]]
-    for place, parts in zip(place_D, sums, strict=True):
-        for total, part in zip(totals, parts, strict=True):
-            total[place] += part
-    return totals[0].T, totals[1].T, totals[2]
-
-
-def _share(rows: Sequence[Compared], values: Sequence[float]) -> Interval | None:
+def _share(rows: Sequence[_Row], values: Sequence[float]) -> Interval | None:
     """The mean over debates, its uncertainty over questions."""
-    if not rows:
-        return None
-    place_D = _questions(rows)
-    counted_Q, all_Q = np.bincount(place_D, values), np.bincount(place_D)
-    return ratio(counted_Q.astype(np.float64), all_Q.astype(np.float64))
+    return ratio(_by_question(rows, values), _by_question(rows, [1.0] * len(rows)))
 
 
-def _questions(rows: Sequence[Compared]) -> NDArray[np.int64]:
-    """A number for each question, per debate."""
-    number = {question: index for index, question in enumerate(dict.fromkeys(row.question for row in rows))}
-    return np.array([number[row.question] for row in rows], np.int64)
+def _by_question(rows: Sequence[_Row], values_D: Sequence[float] | Sequence[Array]) -> Array:
+    """Numbers of debates, added up by question: several debates about one question are no independent evidence."""
+    places = {question: place for place, question in enumerate(dict.fromkeys(row.question for row in rows))}
+    totals = np.zeros((len(places), *np.shape(values_D)[1:]))
+    np.add.at(totals, np.array([places[row.question] for row in rows], np.int64), values_D)
+    return totals.T

@@ -14,7 +14,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = Sequence[float] | NDArray[np.float64]
+Floats = Sequence[float] | Sequence[float | None] | NDArray[np.float64]
 
 DRAWS = 10_000
 _Z = 1.959963984540054  # 97.5 % of a normal variable lie below
@@ -31,10 +31,8 @@ class Interval:
 
 
 def mean(values_Q: Floats) -> Interval | None:
-    """The mean over questions of values from 0 to 1. NaN: the question has no value. ``None``: no question has."""
-    held_Q = _array(values_Q)
-    held_Q = held_Q[~np.isnan(held_Q)]
-    return _fraction(held_Q, np.ones_like(held_Q), 0.0, 1.0)
+    """The mean over questions of values from 0 to 1; a question without one is left out. ``None``: none has one."""
+    return ratio(values_Q, np.ones(len(values_Q)))
 
 
 def difference(a_Q: Floats, b_Q: Floats) -> Interval | None:
@@ -47,7 +45,7 @@ def difference(a_Q: Floats, b_Q: Floats) -> Interval | None:
 def ratio(numerator_Q: Floats, denominator_Q: Floats) -> Interval | None:
     """The share of right ones among many per question, as of votes: Σ numerator / Σ denominator, from 0 to 1.
 
-    Each numerator is from 0 to its denominator. A question with none, or NaN, is left out.
+    Each numerator is from 0 to its denominator. A question with none is left out.
     """
     top_Q, bottom_Q = _array(numerator_Q), _array(denominator_Q)
     held_Q = ~np.isnan(top_Q) & (bottom_Q > 0)

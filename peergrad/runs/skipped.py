@@ -52,7 +52,7 @@ class LostUpdates:
         self._watch.updates(self._so_far)
         step = f"step {at.step}" if at.step else f"warm start {at.warm}"
         for place, fault in enumerate(stats.faults, 1):
-            count = f"{before.skipped + place:,} of {self._so_far.asked:,} so far"
+            count = f"{before.skipped + place:,} of {self._so_far.total:,} so far"
             sentence = f"{step}: update skipped: {fault.why} ({count})"
             if fault.data:
                 about = {"at": at.name, "why": fault.why, "loss": loss, "lr": lr}

@@ -1,11 +1,13 @@
-"""The HTTP routes of the protocol that the tinker client speaks, version 0.36."""
+"""The service behind HTTP: the routes of the protocol that the tinker client speaks, version 0.36."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import hmac
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,17 +20,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import Field
-from peergrad.serve import checkpoint_routes
-from peergrad.serve.checkpoint_routes import Handler
-from peergrad.serve.errors import BusyError, GoneError, NotFoundError
-from peergrad.serve.request_bodies import RequestBodies
-from peergrad.serve.results import PROTOBUF
+from peergrad.serve.policies import Policy
+from peergrad.serve.results import PROTOBUF, BusyError, GoneError, NotFoundError, Result
 from peergrad.serve.service import Service
 from peergrad.serve.training_data import parse_forward_backward
 
-_POLL_S = 20.0  # clients give up on a response after 45 s
 _LOOPBACK = ["127.0.0.1", "localhost", "[::1]"]
 _STATUS = {UserError: 422, NotFoundError: 404, GoneError: 410, BusyError: 429, EngineError: 500}
+_INLINE_BYTES = 16_384  # parsing a smaller body takes less time than handing it to a thread
+_JSON_BYTES, _JSON_BYTES_PER_TOKEN = 2**20, 16  # a prompt fills a context at most, its tokens are written in digits
+_DATA_BYTES, _DATA_BYTES_PER_TOKEN = 16 * 2**20, 64  # clients send parts of 5 MB, or one sequence
+
+T = TypeVar("T")
+Handler = Callable[[Request], Awaitable[Result]]
 
 
 def application(service: Service, key: str | None, *, loopback: str | None) -> Starlette:
@@ -46,7 +50,7 @@ def application(service: Service, key: str | None, *, loopback: str | None) -> S
     # Protects from DNS rebinding: a web page in a local browser can reach this server only under a name of its own.
     hosts = [Middleware(TrustedHostMiddleware, allowed_hosts=[*_LOOPBACK, loopback])] if loopback else []
     return Starlette(
-        routes=[Route(f"/api/v1/{path}", handler, methods=[method]) for method, path, handler in _routes(service)],
+        routes=_routes(service),
         lifespan=lifespan,
         middleware=[*hosts, Middleware(_ApiKeyMiddleware, key=key)],
         exception_handlers={
@@ -75,109 +79,96 @@ def _error(status: int, detail: str) -> JSONResponse:
     return JSONResponse({"detail": detail}, status)
 
 
-def _routes(service: Service) -> list[tuple[str, str, Handler]]:
-    bodies = RequestBodies(service.limits.context)
+def _routes(service: Service) -> list[Route]:
+    max_json = _JSON_BYTES + _JSON_BYTES_PER_TOKEN * service.shape.context
+    max_data = _DATA_BYTES + _DATA_BYTES_PER_TOKEN * service.shape.context
+    # Threads of its own: those of the default executor may all be waiting for the model.
+    parsers = ThreadPoolExecutor(2, "parser")
 
-    async def healthz(_: Request) -> Response:
-        return JSONResponse({"status": "ok"})
+    async def parsed(request: Request, limit: int, parse: Callable[[bytes], T]) -> T:
+        body = await _body(request, limit)
+        if len(body) <= _INLINE_BYTES:
+            return parse(body)
+        return await asyncio.get_running_loop().run_in_executor(parsers, parse, body)
 
-    async def config(request: Request) -> Response:
-        await bodies.json(request)
-        return JSONResponse({"proto_compress_fwdbwd": False})  # clients have defaults for all other settings
+    def json(answer: Callable[[Field], Awaitable[Result]]) -> Handler:
+        """Gives ``answer`` the body of a request, with the parameters of its path and query and its idempotency key."""
 
-    async def capabilities(_: Request) -> Response:
-        model = {"model_name": service.model, "max_context_length": service.limits.context}
-        return JSONResponse({"supported_models": [model | {"trainable": True, "sampleable": True}]})
-
-    async def create_session(request: Request) -> Response:
-        await bodies.json(request)
-        return JSONResponse({"session_id": service.sessions.create(request.headers.get("x-idempotency-key"))})
-
-    async def heartbeat(request: Request) -> Response:
-        session = (await bodies.json(request))["session_id"].text()
-        try:
-            service.sessions.touch(session)
-        except NotFoundError as error:
-            raise GoneError(str(error)) from None  # clients stop their heartbeat at 410, not at 404
-        return JSONResponse({})
-
-    async def finish(request: Request) -> Response:
-        await bodies.json(request)
-        service.sessions.end(request.path_params["session"])
-        return JSONResponse({})
-
-    async def telemetry(request: Request) -> Response:
-        await bodies.parse_data(request, lambda _: None)
-        return JSONResponse({"status": "accepted"})
-
-    async def create_model(request: Request) -> Response:
-        id, model = service.policies.create(await bodies.json(request), service.model)
-        return JSONResponse({"request_id": id, "model_id": model})
-
-    async def get_info(request: Request) -> Response:
-        policy, name = service.policies.find((await bodies.json(request))["model_id"].text()), service.model
-        data = {"arch": None, "model_name": name, "tokenizer_id": name}
-        info = {"model_id": policy.id, "model_name": name, "is_lora": True, "lora_rank": policy.info.rank}
-        return JSONResponse(info | {"model_data": data})
-
-    async def forward_backward(request: Request) -> Response:
-        if request.headers.get("content-type") != PROTOBUF:
-            raise HTTPException(415, f"training data must be {PROTOBUF}; this server needs tinker 0.25 or newer")
-        message = await bodies.parse_data(request, parse_forward_backward)
-        return JSONResponse({"request_id": service.policies.forward_backward(message)})
-
-    def queued(submit: Callable[[Field], str]) -> Handler:
-        async def handler(request: Request) -> Response:
-            return JSONResponse({"request_id": submit(await bodies.json(request))})
+        async def handler(request: Request) -> Result:
+            body = {}
+            if request.method in ("POST", "PUT"):
+                body = (await parsed(request, max_json, lambda body: Field.parse(body, "request"))).value
+            key = {"idempotency_key": request.headers.get("x-idempotency-key")}
+            query = {name: int(text) if _is_number(text) else text for name, text in request.query_params.items()}
+            return await answer(Field(body | key | query | request.path_params, "request"))
 
         return handler
 
-    async def weights_info(request: Request) -> Response:
-        _, info = await service.policies.checkpoint((await bodies.json(request))["tinker_path"])
-        parts = {"train_mlp": info.train_mlp, "train_attn": info.train_attn, "train_unembed": False}
-        return JSONResponse({"base_model": info.base_model, "is_lora": True, "lora_rank": info.rank} | parts)
+    async def asample(request: Request) -> Result:
+        parse = lambda body: service.samplers.parse(Field.parse(body, "request"))  # noqa: E731
+        return await service.samplers.sample(await parsed(request, max_json, parse))
 
-    async def create_sampling_session(request: Request) -> Response:
-        id = await service.samplers.create(await bodies.json(request), service.model)
-        return JSONResponse({"sampling_session_id": id})
+    async def forward_backward(request: Request) -> Result:
+        if request.headers.get("content-type") != PROTOBUF:
+            raise HTTPException(415, f"training data must be {PROTOBUF}; this server needs tinker 0.25 or newer")
+        return await service.policies.forward_backward(await parsed(request, max_data, parse_forward_backward))
 
-    async def get_sampler(request: Request) -> Response:
-        id = request.path_params["sampler"]
-        path = service.samplers.checkpoint_path(id)
-        return JSONResponse({"sampler_id": id, "base_model": service.model, "model_path": path})
+    async def telemetry(request: Request) -> Result:
+        await _body(request, max_data)
+        return Result.json(status="accepted")
 
-    async def asample(request: Request) -> Response:
-        id, sample_ids = await service.samplers.sample(await bodies.parse_json(request, service.sample_request))
-        return JSONResponse({"request_id": id, "sample_sequence_ids": sample_ids})
+    checkpoint, queued = "training_runs/{model}/checkpoints/{kind}/{name}", service.policies.queued
+    answers = {
+        "GET healthz": service.health,
+        "POST client/config": service.config,
+        "POST client/dynamic_config": service.config,
+        "GET get_server_capabilities": service.capabilities,
+        "POST create_session": service.create_session,
+        "POST session_heartbeat": service.heartbeat,
+        "POST sessions/{session}/finish": service.end_session,
+        "POST create_model": service.policies.create,
+        "POST get_info": service.policies.info,
+        "POST optim_step": queued(Policy.optim_step),
+        "POST save_weights": queued(service.policies.save),
+        "POST load_weights": queued(service.policies.load),
+        "POST save_weights_for_sampler": queued(service.samplers.save),
+        "POST weights_info": service.policies.checkpoint_info,
+        "GET training_runs": service.listings.runs,
+        "GET training_runs/{model}": service.listings.run,
+        "GET training_runs/{model}/checkpoints": service.listings.checkpoints_of_run,
+        "GET checkpoints": service.listings.checkpoints,
+        f"DELETE {checkpoint}": service.listings.remove,
+        f"PUT {checkpoint}/ttl": service.listings.set_ttl,
+        "POST create_sampling_session": service.samplers.create,
+        "GET samplers/{sampler}": service.samplers.info,
+        "POST retrieve_future": service.retrieve_future,
+    }
+    handlers = {route: json(answer) for route, answer in answers.items()}
+    handlers |= {"POST asample": asample, "POST forward_backward": forward_backward, "POST telemetry": telemetry}
+    return [_route(route, handler) for route, handler in handlers.items()]
 
-    async def retrieve_future(request: Request) -> Response:
-        id = (await bodies.json(request))["request_id"].text()
-        service.sessions.touch_owner(id)
-        result = await service.futures.result(id, _POLL_S)
-        if result is None:
-            return JSONResponse({"type": "try_again", "request_id": id, "queue_state": "active"}, 408)
-        return Response(result.body, media_type=result.media)
 
-    return [
-        ("GET", "healthz", healthz),
-        ("POST", "client/config", config),
-        ("POST", "client/dynamic_config", config),
-        ("GET", "get_server_capabilities", capabilities),
-        ("POST", "create_session", create_session),
-        ("POST", "session_heartbeat", heartbeat),
-        ("POST", "sessions/{session}/finish", finish),
-        ("POST", "telemetry", telemetry),
-        ("POST", "create_model", create_model),
-        ("POST", "get_info", get_info),
-        ("POST", "forward_backward", forward_backward),
-        ("POST", "optim_step", queued(service.policies.optim_step)),
-        ("POST", "save_weights", queued(service.policies.save)),
-        ("POST", "load_weights", queued(service.policies.load)),
-        ("POST", "save_weights_for_sampler", queued(service.save_sampler)),
-        ("POST", "weights_info", weights_info),
-        *checkpoint_routes.routes(service, bodies.json),
-        ("POST", "create_sampling_session", create_sampling_session),
-        ("GET", "samplers/{sampler}", get_sampler),
-        ("POST", "asample", asample),
-        ("POST", "retrieve_future", retrieve_future),
-    ]
+def _route(route: str, handler: Handler) -> Route:
+    async def endpoint(request: Request) -> Response:
+        result = await handler(request)
+        return Response(result.body, result.status, media_type=result.media)
+
+    method, path = route.split()
+    return Route(f"/api/v1/{path}", endpoint, methods=[method])
+
+
+def _is_number(text: str) -> bool:
+    return len(text) < 10 and text.isascii() and text.isdigit()
+
+
+async def _body(request: Request, limit: int) -> bytes:
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise HTTPException(415, "this server takes requests that are not compressed")
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > limit:
+            raise HTTPException(
+                413, f"the request has more than {limit} bytes, which is more than the model's context needs"
+            )
+    return bytes(body)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import queue
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from peergrad.debate.errors import EngineError
+from peergrad.debate.sampler import all_of
 from peergrad.debate.types import Floats, Ids
 from peergrad.engines.local.sample.sampler import Completion, CompletionRequest, LocalSampler, QueuedRequest
 
@@ -16,24 +18,12 @@ _PAUSE_S, _MAX_PAUSES = 0.004, 12
 
 
 @dataclass(eq=False, slots=True)
-class _PendingSample:
-    """Requests that one client sent together, and their completions so far."""
+class _Pending:
+    """A request that is not done."""
 
     sampler: LocalSampler
-    requests: list[CompletionRequest]
-    completions: list[Completion | None]
-    future: asyncio.Future[list[Completion]]
-
-    def receive(self, index: int, completion: Completion | EngineError) -> None:
-        if self.future.done():  # it was cancelled, or another of its requests failed
-            return
-        if isinstance(completion, EngineError):
-            self.future.set_exception(completion)
-            return
-        self.completions[index] = completion
-        done = [completion for completion in self.completions if completion is not None]
-        if len(done) == len(self.completions):
-            self.future.set_result(done)
+    request: CompletionRequest
+    future: asyncio.Future[Completion]
 
 
 class RequestBatcher:
@@ -44,7 +34,7 @@ class RequestBatcher:
     """
 
     def __init__(self) -> None:
-        self._waiting: list[_PendingSample] = []
+        self._waiting: list[_Pending] = []
         self._batch: _Batch | None = None
         self._worker: asyncio.Task[None] | None = None
         self._scoring, self._to_score = asyncio.Lock(), 0
@@ -52,24 +42,23 @@ class RequestBatcher:
 
     async def logprobs(self, sampler: LocalSampler, ids_T: Ids) -> Floats:
         """The log-probability of each token but the first. One request at a time, so that few threads wait."""
-        self._to_score += 1
-        task = asyncio.create_task(self._logprobs(sampler, ids_T))
         # Its thread goes on waiting for the model if the request is cancelled, and batches must make way for it.
-        task.add_done_callback(self._scored)
-        return await asyncio.shield(task)
+        return await asyncio.shield(self._logprobs(sampler, ids_T))
 
     async def _logprobs(self, sampler: LocalSampler, ids_T: Ids) -> Floats:
-        async with self._scoring:
-            return await sampler.logprobs(ids_T)
+        self._to_score += 1
+        try:
+            async with self._scoring:
+                return await sampler.logprobs(ids_T)
+        finally:
+            self._to_score -= 1
 
-    def _scored(self, task: asyncio.Task[Floats]) -> None:
-        self._to_score -= 1
-        if not task.cancelled():
-            task.exception()  # mark it as retrieved: the request may have been cancelled
+    async def sample(self, sampler: LocalSampler, requests: Sequence[CompletionRequest]) -> list[Completion]:
+        """Sample a completion for each request. If one fails, the others are cancelled."""
+        return await all_of([self._sample(sampler, request) for request in requests])
 
-    async def sample(self, sampler: LocalSampler, requests: list[CompletionRequest]) -> list[Completion]:
-        """Sample a completion for each request."""
-        pending = _PendingSample(sampler, requests, [None] * len(requests), asyncio.get_running_loop().create_future())
+    async def _sample(self, sampler: LocalSampler, request: CompletionRequest) -> Completion:
+        pending = _Pending(sampler, request, asyncio.get_running_loop().create_future())
         batch, others = self._batch, self._waiting or self._to_score
         if batch is not None and batch.open and batch.sampler is sampler and not others:
             batch.join(pending)
@@ -112,27 +101,29 @@ class _Batch:
         self.sampler, self.open = sampler, True
         self._loop = asyncio.get_running_loop()
         self._arrivals: queue.SimpleQueue[QueuedRequest] = queue.SimpleQueue()
-        self._members: dict[_PendingSample, None] = {}
+        self._members: dict[_Pending, None] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def join(self, pending: _PendingSample) -> None:
+    def join(self, pending: _Pending) -> None:
         self._members[pending] = None
         pending.future.add_done_callback(partial(self._leave, pending))
-        for index, (request, completion) in enumerate(zip(pending.requests, pending.completions, strict=True)):
-            if completion is None:
-                self._arrivals.put(QueuedRequest(request, partial(self._deliver, pending, index), pending.future.done))
+        self._arrivals.put(QueuedRequest(pending.request, partial(self._deliver, pending.future), pending.future.done))
 
-    def _deliver(self, pending: _PendingSample, index: int, completion: Completion | EngineError | None) -> None:
+    def _deliver(self, future: asyncio.Future[Completion], completion: Completion | EngineError | None) -> None:
         """Called on the sampling thread."""
-        self._loop.call_soon_threadsafe(self._receive, pending, index, completion)
+        self._loop.call_soon_threadsafe(self._receive, future, completion)
 
-    def _receive(self, pending: _PendingSample, index: int, completion: Completion | EngineError | None) -> None:
+    def _receive(self, future: asyncio.Future[Completion], completion: Completion | EngineError | None) -> None:
         if completion is None:
             self.open = False  # it waits for the next batch, which later arrivals must not delay
+        elif future.done():  # it was cancelled
+            return
+        elif isinstance(completion, EngineError):
+            future.set_exception(completion)
         else:
-            pending.receive(index, completion)
+            future.set_result(completion)
 
-    def _leave(self, pending: _PendingSample, future: asyncio.Future[list[Completion]]) -> None:
+    def _leave(self, pending: _Pending, future: asyncio.Future[Completion]) -> None:
         self._members.pop(pending, None)
         if future.cancelled() and not self._members and self._task is not None:
             self._task.cancel()
@@ -144,7 +135,7 @@ class _Batch:
             arrivals.append(self._arrivals.get())
         return arrivals
 
-    async def run(self) -> list[_PendingSample]:
+    async def run(self) -> list[_Pending]:
         """Sample until all members are done. Returns those that came too late or did not fit, in order of arrival."""
         self._task = asyncio.create_task(self.sampler.run_batch(self._poll))
         await asyncio.wait({self._task})

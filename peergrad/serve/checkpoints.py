@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.runs import files
-from peergrad.serve.errors import NotFoundError
+from peergrad.serve.results import NotFoundError
 
 _INFO_FILE, _EXPIRY_FILE = "serve.json", "expires"
 

@@ -9,8 +9,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 from peergrad.debate.errors import EngineError, UserError
-from peergrad.serve.errors import GoneError, NotFoundError
-from peergrad.serve.results import Result
+from peergrad.serve.results import GoneError, NotFoundError, Result
 
 log = logging.getLogger(__name__)
 
@@ -82,11 +81,6 @@ class Futures:
         for id in [id for id in self._pending if id.startswith(f"{session}-")]:
             self.fail(id, "the session has ended")
 
-    def expire(self) -> None:
-        """Drop results that are too old."""
-        while self._results and time.monotonic() - next(iter(self._results.values()))[0] > _RESULT_TTL_S:
-            self._drop_oldest()
-
     def _resolve(self, id: str, result: Result) -> None:
         if id in self._results or id in self._expired:  # it was failed while its work was under way
             return
@@ -94,12 +88,17 @@ class Futures:
             future.set_result(result)
         self._results[id] = (time.monotonic(), result)
         self._result_bytes += len(result.body)
-        while len(self._results) > _MAX_RESULTS or (self._result_bytes > _MAX_RESULT_BYTES and len(self._results) > 1):
-            self._drop_oldest()
+        self.expire()
 
-    def _drop_oldest(self) -> None:
-        id, (_, result) = self._results.popitem(last=False)
-        self._result_bytes -= len(result.body)
-        self._expired[id] = None
-        if len(self._expired) > _MAX_EXPIRED_IDS:
-            self._expired.popitem(last=False)
+    def expire(self) -> None:
+        """Drop results that are too old, and the oldest if there are too many."""
+        while self._results:
+            id, (resolved, result) = next(iter(self._results.items()))
+            full = len(self._results) > _MAX_RESULTS or self._result_bytes > _MAX_RESULT_BYTES
+            if time.monotonic() - resolved <= _RESULT_TTL_S and not (full and len(self._results) > 1):
+                return
+            del self._results[id]
+            self._result_bytes -= len(result.body)
+            self._expired[id] = None
+            if len(self._expired) > _MAX_EXPIRED_IDS:
+                self._expired.popitem(last=False)

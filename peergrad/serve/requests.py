@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from peergrad.debate.fields import Field
+from peergrad.debate.types import Ids
 from peergrad.engines.local.engine import AdamRules
+from peergrad.engines.local.model.forward import Shape
 from peergrad.engines.local.sample.sampler import CompletionRequest
 from peergrad.serve.checkpoints import CheckpointId, ModelInfo
-from peergrad.serve.errors import NotFoundError
+from peergrad.serve.results import NotFoundError
 
 MAX_SAMPLES = 1024
 _MAX_STOPS = 64
@@ -23,14 +24,6 @@ _MAX_TTL_S = 10 * 366 * 24 * 3600  # ten years
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
 _PATH = re.compile(rf"tinker://({_NAME})/(weights|sampler_weights)/({_NAME})")
 _ADAM = {"learning_rate": 1e-4, "beta1": 0.9, "beta2": 0.95, "eps": 1e-12, "weight_decay": 0.0, "grad_clip_norm": 0.0}
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the model accepts."""
-
-    vocabulary: int
-    context: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,65 +100,56 @@ def adam_rules(request: Field) -> AdamRules:
     return AdamRules(lr=lr, max_norm=clip or math.inf, **numbers)
 
 
-def sample_request(request: Field, limits: Limits, end_tokens: frozenset[int], default_seed: str) -> SampleRequest:
+def sample_request(request: Field, shape: Shape, end_tokens: frozenset[int], *, default_seed: str) -> SampleRequest:
     """A request to sample. ``default_seed`` is used if the client sends none."""
     for unknown in ("topk_prompt_logprobs", "topk_sample_logprobs", "prompt_alt_tokens_k"):
         if request.get(unknown, 0).value:
             request[unknown].wrong("this server gives the log-probabilities of the tokens themselves alone; leave it out")
     if request.get("target_prompt_logprobs", None).value is not None:
         request["target_prompt_logprobs"].wrong("this server does not score other tokens than the prompt's; leave it out")
-    tokens = [id for chunk in request["prompt"].object()["chunks"] for id in _text_chunk(chunk, limits.vocabulary)]
-    if not 1 <= len(tokens) < limits.context:
-        request["prompt"].wrong(f"has {len(tokens)} tokens; give at least 1 and fewer than the context, {limits.context}")
-    prompt_T, params = np.array(tokens, np.int32), request["sampling_params"].object()
+    prompt_T, params = _prompt(request["prompt"].object(), shape), request["sampling_params"].object()
     if params.get("top_k", -1).value not in (-1, None) or params.get("top_p", 1).value not in (1, None):
         params.wrong("top_k and top_p are not offered: what is trained on must be sampled from the whole distribution")
-    stop, end_tokens = _stops(params.get("stop", None), end_tokens, limits.vocabulary)
+    stop, end_tokens = _stops(params.get("stop", None), end_tokens, shape.vocabulary)
     limit, seed = params.get("max_tokens", None), params.get("seed", None)
-    max_tokens = limits.context - len(tokens)
-    if limit.value is not None:
-        max_tokens = min(max_tokens, limit.whole(1))
+    room = shape.context - len(prompt_T)
+    max_tokens = room if limit.value is None else min(room, limit.whole(1))
     seed_text = default_seed if seed.value is None else f"seed {seed.whole(-(2**63), 2**64)}"
     temperature = params.get("temperature", 1.0).number(0)
     samples = [
         CompletionRequest(prompt_T, max_tokens, temperature, stop, end_tokens, f"{seed_text}\n{index}")
         for index in range(request.get("num_samples", 1).whole(1, MAX_SAMPLES))
     ]
-    sampler, number = request["sampling_session_id"].text(), request["seq_id"].whole(0)
-    return SampleRequest(sampler, number, samples, _prompt_logprobs(request, len(tokens)))
+    scored, last = None, request.get("prompt_logprobs_last_n", None)
+    if request.get("prompt_logprobs", None).value:
+        scored = len(prompt_T) - 1  # the first token has no context
+        scored = scored if last.value is None else min(last.whole(1), scored)
+    return SampleRequest(request["sampling_session_id"].text(), request["seq_id"].whole(0), samples, scored)
 
 
-def _prompt_logprobs(request: Field, tokens: int) -> int | None:
-    if not request.get("prompt_logprobs", None).value:
-        return None
-    last = request.get("prompt_logprobs_last_n", None)
-    return tokens - 1 if last.value is None else min(last.whole(1), tokens - 1)  # the first token has no context
-
-
-def _text_chunk(chunk: Field, vocabulary: int) -> list[int]:
-    if chunk.object().get("type", "encoded_text").value != "encoded_text":
-        chunk.wrong("this server reads text alone; send chunks of the type encoded_text")
-    return chunk["tokens"].wholes(0, vocabulary - 1)
+def _prompt(prompt: Field, shape: Shape) -> Ids:
+    tokens: list[int] = []
+    for chunk in prompt["chunks"]:
+        if chunk.object().get("type", "encoded_text").value != "encoded_text":
+            chunk.wrong("this server reads text alone; send chunks of the type encoded_text")
+        tokens += chunk["tokens"].wholes(0, shape.vocabulary - 1)
+    if not 1 <= len(tokens) < shape.context:
+        prompt.wrong(f"has {len(tokens)} tokens; give at least 1 and fewer than the context, {shape.context}")
+    return np.array(tokens, np.int32)
 
 
 def _stops(stop: Field, end_tokens: frozenset[int], vocabulary: int) -> tuple[tuple[str, ...], frozenset[int]]:
     """Texts and tokens that end a reply. None: the model's own end tokens; an empty list: nothing, not even those."""
     if stop.value is None:
         return (), end_tokens
-    if isinstance(stop.value, str):
-        return _texts([stop]), end_tokens
-    stops = stop.items()
-    if not stops:
+    if stop.value == []:
         return (), frozenset()
-    if len(stops) > _MAX_STOPS:
-        stop.wrong(f"has {len(stops)} entries; give at most {_MAX_STOPS}")
-    if isinstance(stops[0], str):
-        return _texts(list(stop)), end_tokens
-    return (), end_tokens | frozenset(stop.wholes(0, vocabulary - 1))
-
-
-def _texts(fields: Sequence[Field]) -> tuple[str, ...]:
-    for field in fields:
-        if not 1 <= len(field.text()) <= 1000:
-            field.wrong("must have 1 to 1000 characters")
-    return tuple(field.text().encode("utf-8", "replace").decode() for field in fields)
+    texts = [stop] if isinstance(stop.value, str) else list(stop)
+    if len(texts) > _MAX_STOPS:
+        stop.wrong(f"has {len(texts)} entries; give at most {_MAX_STOPS}")
+    if not isinstance(texts[0].value, str):
+        return (), end_tokens | frozenset(stop.wholes(0, vocabulary - 1))
+    for text in texts:
+        if not 1 <= len(text.text()) <= 1000:
+            text.wrong("must have 1 to 1000 characters")
+    return tuple(text.text().encode("utf-8", "replace").decode() for text in texts), end_tokens

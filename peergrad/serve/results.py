@@ -1,4 +1,4 @@
-"""Results in the form in which they are sent: JSON, or protobuf messages of the tinker package."""
+"""What is sent to clients: results as JSON or as protobuf messages of the tinker package, and errors by HTTP status."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from tinker.proto import tinker_public_pb2 as pb
 
+from peergrad.debate.errors import UserError
 from peergrad.debate.types import Floats, Ids
 from peergrad.engines.local.sample.sampler import Completion
 from peergrad.engines.local.train.backward import Gradient
@@ -17,12 +18,25 @@ from peergrad.engines.local.train.backward import Gradient
 PROTOBUF = "application/x-protobuf"
 
 
+class NotFoundError(UserError):
+    """404: there is no such session, model, sampler, checkpoint or request."""
+
+
+class GoneError(UserError):
+    """410: it existed and was removed."""
+
+
+class BusyError(Exception):
+    """429: the server is at a limit; clients retry."""
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The body of a response and its media type."""
+    """A response: its body, media type and HTTP status."""
 
     body: bytes
     media: str = "application/json"
+    status: int = 200
 
     @staticmethod
     def json(**fields: Any) -> Result:

@@ -12,9 +12,9 @@ from tinker.proto import tinker_public_pb2 as pb
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
+from peergrad.engines.local.model.forward import Shape
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import RATIO_BOUNDS, Bounds, LossName
-from peergrad.serve.requests import Limits
 
 # What each loss takes besides its targets.
 _INPUTS: dict[LossName, tuple[str, ...]] = {
@@ -45,14 +45,14 @@ def parse_forward_backward(body: bytes) -> pb.ForwardBackwardRequest:
     return request
 
 
-def training_batch(request: pb.ForwardBackwardRequest, limits: Limits) -> TrainingBatch:
+def training_batch(request: pb.ForwardBackwardRequest, shape: Shape) -> TrainingBatch:
     """The batch of a request, checked."""
     loss: LossName | None = next((known for known in _INPUTS if known == request.loss_fn), None)
     if loss is None:
         raise UserError(f"loss_fn: {request.loss_fn!r} is not known here; {nearest(request.loss_fn, tuple(_INPUTS))}")
     if not request.data:
         raise UserError("data: is empty")
-    data = [_datum(datum, f"data[{i}]", loss, limits, request.forward_only) for i, datum in enumerate(request.data)]
+    data = [_datum(datum, f"data[{i}]", loss, shape, request.forward_only) for i, datum in enumerate(request.data)]
     return TrainingBatch(data, loss, _bounds(request, loss))
 
 
@@ -70,7 +70,7 @@ def _bounds(request: pb.ForwardBackwardRequest, loss: LossName) -> Bounds | None
     return low, high
 
 
-def _datum(message: pb.Datum, where: str, loss: LossName, limits: Limits, forward_only: bool) -> Datum:
+def _datum(message: pb.Datum, where: str, loss: LossName, shape: Shape, forward_only: bool) -> Datum:
     parts: list[np.ndarray] = []
     for chunk in message.model_input:
         if not chunk.HasField("encoded_text"):
@@ -78,14 +78,14 @@ def _datum(message: pb.Datum, where: str, loss: LossName, limits: Limits, forwar
         parts.append(_numbers(chunk.encoded_text.tokens, np.dtype("<i4"), f"{where}.model_input"))
     inputs_T = np.concatenate(parts) if parts else np.zeros(0, np.int32)
     size, inputs = len(inputs_T), message.loss_fn_inputs
-    if not 1 <= size <= limits.context:
-        raise UserError(f"{where}.model_input: has {size} tokens; give 1 to {limits.context}, the context")
+    if not 1 <= size <= shape.context:
+        raise UserError(f"{where}.model_input: has {size} tokens; give 1 to {shape.context}, the context")
     for unknown in set(inputs) - {"target_tokens", *_INPUTS[loss]}:
         raise UserError(f"{where}.loss_fn_inputs.{unknown}: {loss} takes no such input")
     targets_T = _tensor(inputs, "target_tokens", size, where).astype(np.int64)
     for name, ids_T in (("model_input", inputs_T), ("target_tokens", targets_T)):
-        if ids_T.min() < 0 or ids_T.max() >= limits.vocabulary:
-            raise UserError(f"{where}.{name}: has a token outside of 0 to {limits.vocabulary - 1}")
+        if ids_T.min() < 0 or ids_T.max() >= shape.vocabulary:
+            raise UserError(f"{where}.{name}: has a token outside of 0 to {shape.vocabulary - 1}")
     columns = {key: _tensor(inputs, key, size, where).astype(np.float32) for key in _INPUTS[loss]}
     zeros_T = np.zeros(size, np.float32)
     logprobs_T, advantages_T = columns.get("logprobs", zeros_T), columns.get("advantages", columns.get("weights", zeros_T))

@@ -30,6 +30,11 @@ class Grade:
         """Whether an answer could be found at all."""
         return self.answer is not None
 
+    @property
+    def right(self) -> bool | None:
+        """Whether the answer is right; ``None`` where nobody knows."""
+        return self.correct if self.asked and not self.timed_out else None
+
 
 UNANSWERED = Grade(correct=False, answer=None)
 NOT_ASKED = Grade(correct=False, answer=None, asked=False)

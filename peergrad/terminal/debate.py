@@ -17,8 +17,8 @@ from peergrad.debate.quote import visible
 from peergrad.debate.types import Ask, Debate, Reply, Turn
 from peergrad.measure.ending import seat_name
 from peergrad.runs.debating import SessionCost
+from peergrad.terminal.progress import View, money
 from peergrad.terminal.turns import Page, print_turn
-from peergrad.terminal.view import View, money
 
 _TAG = re.compile("|".join(map(re.escape, FULL.tags)))
 

@@ -13,7 +13,7 @@ from peergrad.debate.quote import visible
 from peergrad.debate.types import Debate, Turn, Usage
 from peergrad.measure.ending import Ending, Final, seat_name
 from peergrad.reward.tally import Vote
-from peergrad.terminal.view import money
+from peergrad.terminal.progress import money
 
 _MARK = "  │ "
 

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from peergrad.measure.history import BINS, Alarmed, Points, RunHistory, alarmed, points
-from peergrad.measure.shown import SHOWN, Chart, Shown, filled, matches, own_names
+from peergrad.measure.history import BINS, AlarmSpan, Chart, Points, RunHistory, alarm_spans, all_shown, points
 from peergrad.web.markup import Safe, clip, tag
 
 _STYLES = 6  # lines that can be told apart: each has a colour, a dash pattern and a shape of its own
@@ -53,7 +52,7 @@ class _Frame:
 
 def curves(history: RunHistory) -> Safe:
     """All curves, in groups; what was not measured is left out."""
-    alarms = alarmed(history.train)
+    alarms = alarm_spans(history.train)
     groups: dict[str, list[Safe]] = {}
     for index, (chart, lines) in enumerate(_charts(history).items(), 1):
         on_steps = chart.axis == "step"
@@ -78,26 +77,28 @@ def curves(history: RunHistory) -> Safe:
 def _charts(history: RunHistory) -> dict[Chart, list[_Line]]:
     """Every chart with its lines. Lines of one metric and several tasks are told apart by the task."""
     names = history.names
-    own = [
-        Shown(name, label, Chart("Other metrics", title, ""))
-        for title in own_names(names["train"])
-        for name, label in ((title, "self-play"), (f"eval/debate/*/{title}", "held out"))
-    ]
     charts: dict[Chart, list[_Line]] = {}
-    for shown in (*SHOWN, *own):
-        if shown.chart:
-            phase = shown.name.partition("/")[0] if shown.name.startswith(("eval/", "warm/")) else "train"
-            named = matches(shown, names[phase])
-            for name, stars in named:
-                label = filled(shown.label, stars)
-                several = len(named) > 1 and "{" not in shown.label
-                line = _Line(f"{label}: {stars[0]}" if several else label, points(history, phase, name))
-                charts.setdefault(replace(shown.chart, title=filled(shown.chart.title, stars)), []).append(line)
+    for shown in all_shown(names["train"]):
+        if not shown.chart:
+            continue
+        named = shown.matches(names[shown.phase])
+        for name, stars in named:
+            label, title = (_filled(text, stars) for text in (shown.label, shown.chart.title))
+            several = len(named) > 1 and "{" not in shown.label
+            line = _Line(f"{label}: {stars[0]}" if several else label, points(history, shown.phase, name))
+            charts.setdefault(replace(shown.chart, title=title), []).append(line)
     return charts
 
 
+def _filled(template: str, stars: tuple[str, ...]) -> str:
+    """A label or title with what the *s stand for. Not ``format``: names come from a file and may hold anything."""
+    for index, star in enumerate(stars):
+        template = template.replace(f"{{{index}}}", star)
+    return template
+
+
 def _figure(
-    chart: Chart, lines: Sequence[_Line], id: str, span: tuple[float, float] | None, alarms: Sequence[Alarmed]
+    chart: Chart, lines: Sequence[_Line], id: str, span: tuple[float, float] | None, alarms: Sequence[AlarmSpan]
 ) -> Safe | None:
     """The chart as a figure with its legend; ``None`` if nothing in it was measured."""
     drawn = [line for line in lines if line.known][:_STYLES]
@@ -197,11 +198,11 @@ def _swatch(style: int) -> Safe:
     return tag("svg", tag("g", parts, class_=f"s{style}"), viewBox="0 0 32 12", class_="swatch", aria_hidden="true")
 
 
-def _letters(alarms: Sequence[Alarmed]) -> dict[str, str]:
+def _letters(alarms: Sequence[AlarmSpan]) -> dict[str, str]:
     return dict(zip("ABCDEF", dict.fromkeys(alarm.name for alarm in alarms), strict=False))
 
 
-def _alarms(frame: _Frame, alarms: Sequence[Alarmed]) -> list[Safe]:
+def _alarms(frame: _Frame, alarms: Sequence[AlarmSpan]) -> list[Safe]:
     """Marks on the step axis: a bar as long as the alarm sounded, and its letter above where it began."""
     letter_of = {name: letter for letter, name in _letters(alarms).items()}
     parts: list[Safe] = []

@@ -10,8 +10,7 @@ from typing import Any
 from peergrad.config import TrainConfig, from_folder
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
-from peergrad.measure.history import RunHistory, alarmed, fifths, total
-from peergrad.measure.shown import Row, rows_before_and_after
+from peergrad.measure.history import Row, RunHistory, alarm_spans, fifths, rows_before_and_after, total
 from peergrad.reward.rewards import RewardRules
 from peergrad.runs import files
 from peergrad.runs.folder import Run
@@ -98,7 +97,7 @@ def _state(history: RunHistory, config: TrainConfig | None) -> str:
 
 def _alarms(history: RunHistory, run: Run) -> Safe | None:
     steps_of: dict[str, list[str]] = {}
-    for alarm in alarmed(history.train):
+    for alarm in alarm_spans(history.train):
         steps = str(alarm.first) if alarm.first == alarm.last else f"{alarm.first}–{alarm.last}"
         steps_of.setdefault(alarm.name, []).append(steps)
     lost = None
@@ -185,7 +184,7 @@ def _used(history: RunHistory) -> Safe:
     body.append(tag("tr", tag("th", "Together", scope="row"), [tag("td", "")] * 4, tag("td", _time(everything))))
     dropped = total(train, "debates/dropped")
     notes = [
-        f"{history.updates}. " if history.updates.asked else None,
+        f"{history.updates}. " if history.updates.total else None,
         f"{dropped:,.0f} debates were dropped because the engine failed them." if dropped else None,
     ]
     table = _table(("", "times", "debates", "tokens sampled", "tokens trained on", "time"), body)

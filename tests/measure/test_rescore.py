@@ -13,14 +13,12 @@ import pytest
 from peergrad.config import TrainConfig
 from peergrad.debate.play import Played
 from peergrad.debate.transcript import dump, load
-from peergrad.measure.candidates import candidates
-from peergrad.measure.rescore import rescore
+from peergrad.measure.rescore import candidates, rescore, verdict
 from peergrad.measure.statistics import Interval
 from peergrad.reward.rewards import RewardRules
 from peergrad.runs.folder import Run
 from peergrad.tasks.base import TIMED_OUT, UNANSWERED
 from peergrad.tasks.open import regrade
-from peergrad.terminal.rescore import verdict
 from tests.helpers import parallel, short
 
 GOLDEN = Path(__file__).parent.parent / "golden"

@@ -29,7 +29,7 @@ from peergrad.settings import changed
 from peergrad.tasks.arithmetic import Arithmetic
 from peergrad.tasks.base import TIMED_OUT
 from peergrad.tasks.files import Questions
-from peergrad.terminal.result import result_text
+from peergrad.terminal.tables import result_text
 from tests.helpers import short
 
 PARROT = Path(__file__).parent.parent / "fixtures" / "parrot"

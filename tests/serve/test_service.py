@@ -15,12 +15,11 @@ from peergrad import UserError
 from peergrad.cli.serve import ServeConfig, _bound, command
 from peergrad.engines.local.engine import Local
 from peergrad.runs import files
-from peergrad.serve import futures, policy, service, sessions
+from peergrad.serve import futures, policies, service, sessions
 from peergrad.serve.app import application
 from peergrad.serve.checkpoints import CheckpointStore
-from peergrad.serve.errors import GoneError
 from peergrad.serve.futures import Futures
-from peergrad.serve.results import Result
+from peergrad.serve.results import GoneError, Result
 from peergrad.serve.service import Service
 from tests.runs.killing import PARROT
 from tests.serve.messages import PROTOBUF, add, forward_backward, optim_step
@@ -224,7 +223,7 @@ def test_a_session_is_begun_once_while_it_lives(tmp_path):
 
 
 def test_a_request_that_never_comes(tmp_path, monkeypatch):
-    monkeypatch.setattr(policy, "_ARRIVAL_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(policies, "_ARRIVAL_TIMEOUT_S", 0.3)
 
     async def go():
         async with served(tmp_path) as begin:
@@ -257,7 +256,7 @@ def test_a_request_that_never_comes(tmp_path, monkeypatch):
 
 
 def test_what_waits_for_its_turn_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(policy, "_MAX_AHEAD_BYTES", 700)
+    monkeypatch.setattr(policies, "_MAX_AHEAD_BYTES", 700)
 
     async def go():
         async with served(tmp_path) as begin:

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from peergrad.measure.alarms import Alarm
 from peergrad.runs.folder import Progress
-from peergrad.terminal.run import RunView, before_and_after
+from peergrad.terminal.progress import RunView, before_and_after
 
 LINE = {"replies/readable": 0.5, "votes/per_due_turn": 0.25, "debates/without_signal": 0.0, "debates/dropped": 1.0}
 LINE |= {"tokens/sampled_per_s": 80.0}

@@ -1,0 +1,254 @@
+"""Results as tables: of an evaluation, of two compared, of rewards compared, and the scores of debates."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.box import SIMPLE_HEAD, Box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from peergrad.debate.quote import visible
+from peergrad.learn.advantages import Values, has_signal
+from peergrad.measure.rescore import Rescored, verdict
+from peergrad.measure.statistics import Interval
+from peergrad.reward.rewards import Scored
+
+_MOST_DEBATES = 20
+_TITLES = {
+    "direct/correct": "direct, one answer",
+    "direct/majority": "majority vote, equal cost",
+    "alone/majority": "self-correction, equal cost",
+    "debate/correct": "debate: an agent at the end",
+    "debate/winner": "debate: winner by peer votes",
+    "role-averaged/correct": "policy, over all seats",
+    "role-averaged/opponents": "its opponents",
+}
+_AGAINST = {"direct/majority": "majority", "direct/correct": "direct"}
+_SHARES = {
+    "replies/readable": "replies that can be read",
+    "replies/truncated": "replies cut off by the token limit",
+    "votes/due_turns_with_vote": "turns with a valid vote, where one was due",
+    "votes/debates_with_vote": "debates with a valid vote",
+    "votes/accuracy": "votes for the right one of a right and a wrong solution",
+    "votes/winner_is_right": "winner is right, where there are votes",
+    "flips/right_to_wrong": "right → wrong from one round to the next",
+    "flips/wrong_to_right": "wrong → right from one round to the next",
+    "alone/flips/right_to_wrong": "right → wrong, seeing only itself",
+    "alone/flips/wrong_to_right": "wrong → right, seeing only itself",
+    "role-averaged/votes_won": "votes about the policy that it wins",
+    "bias/longer": "votes won by the longer solution",
+}
+_ORDER = ("direct/correct", "direct/", "alone/", "debate/vote_after", "debate/", "role-averaged/")
+
+
+def _table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1, gap: int = 1, box: Box | None = SIMPLE_HEAD
+) -> Table:
+    """A table of text, safe to print: columns aligned left, so many, then columns of numbers."""
+    table = Table(box=box, padding=(0, gap, 0, 0), header_style=None if box else "dim")
+    for column, heading in enumerate(headings):
+        table.add_column(Text(visible(heading)), justify="left" if column < left else "right", no_wrap=not box or not column)
+    for row in rows:
+        table.add_row(*(Text(visible(cell)) for cell in row))
+    return table
+
+
+def result_text(result: Mapping[str, Any], width: int = 118) -> str:
+    """The result of an evaluation as plain text, which is saved beside it."""
+    file = io.StringIO()
+    print_result(Console(file=file, width=width, highlight=False, color_system=None, legacy_windows=False), result)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
+
+
+def print_result(console: Console, result: Mapping[str, Any]) -> None:
+    """Accuracy of every way of answering, then what the votes are worth, then what it took."""
+    settings = result["settings"]
+    head = f"{result['model']} on {result['task']}: {len(result['questions'])} questions"
+    if settings["mode"] != "direct":
+        head += f", {settings['protocol']} debate of {settings['agents']} agents, {settings['max_rounds']} rounds"
+    console.print(Text(visible(head), style="bold"), soft_wrap=True)
+    console.print(_accuracy(result))
+    if any(not name.startswith("grading/") for name in result["shares"]):
+        console.print(_shares(result))
+    for sentence in _remarks(result):
+        console.print(Text(visible(sentence)), soft_wrap=True)
+
+
+def _accuracy(result: Mapping[str, Any]) -> Table:
+    # These are in other rows: an agent at the end, and the vote after the last round. The form is not an accuracy.
+    twice = ("debate/avg@", "debate/cons@")
+    names = [name for name in result["accuracy"] if not name.startswith(twice) and not name.endswith("/format")]
+    versus = [f"against {_AGAINST[result['reference']]}"] if len(result["accuracy"]) > 1 else []
+    rows: list[list[str]] = []
+    for name in sorted(names, key=_place):
+        change = _change(result["difference"][name]) if name in result["difference"] else ""
+        tokens = result["tokens"].get(name)
+        numbers = [*_interval(result["accuracy"][name]), *([change] if versus else []), f"{tokens:,.0f}" if tokens else ""]
+        rows.append([_title(name), *numbers])
+    return _table(["way of answering", "right", "95 %", *versus, "tokens"], rows, gap=2, box=None)
+
+
+def _shares(result: Mapping[str, Any]) -> Table:
+    shares = result["shares"]
+    biases = [name for name in shares if name.startswith(("bias/seat", "bias/persona"))]
+    titles = {name: title for name, title in _SHARES.items() if name in shares}
+    titles |= {name: "votes won by " + name.removeprefix("bias/").replace("/", " ") for name in sorted(biases, key=_natural)}
+    rows = [[title, *_interval(shares[name]), f"{shares[name][3]:,.0f}"] for name, title in titles.items()]
+    return _table(["in the debates", "share", "95 %", "of"], rows, gap=2, box=None)
+
+
+def _remarks(result: Mapping[str, Any]) -> list[str]:
+    remarks: list[str] = []
+    tokens, settings, times = result["tokens"], result["settings"], result["times"].values()
+    if "debate/correct" in tokens and "direct/majority" in tokens:
+        what = "all tokens processed, prompts included" if settings["cost"] == "processed" else "tokens sampled"
+        majority, alone = (tokens[name] / tokens["debate/correct"] for name in ("direct/majority", "alone/majority"))
+        took = f"the majority vote took {majority:.1%} of the debates' tokens, self-correction {alone:.1%}"
+        remarks.append(f"Equal cost: {what}; {took}.")
+    elif settings["mode"] == "debate":
+        remarks.append("The engine does not count tokens, so nothing is said about equal cost.")
+    late = result["shares"].get("grading/timed_out")
+    if late and late[0]:
+        remarks.append(f"{late[0] * late[3]:.0f} answers could not be graded in time; they are neither right nor wrong.")
+    if result["dropped"]:
+        left_out = f"{result['asked'] - len(result['questions'])} of {result['asked']} questions are left out"
+        first = next(iter(result["dropped"].values()))
+        remarks.append(f"{left_out}, because debates about them were dropped; the first: {first}")
+    seconds, sampled, paid = (sum(part[what] for part in times) for what in ("seconds", "sampled", "usd"))
+    money = f" ${paid:,.4f} paid." if paid else ""
+    remarks.append(f"{seconds:,.0f} s, {sampled:,.0f} tokens sampled, {sampled / max(seconds, 1e-9):,.0f} a second.{money}")
+    return remarks
+
+
+def print_comparison(console: Console, names: tuple[str, str], comparison: Mapping[str, Any]) -> None:
+    """Two results question by question."""
+    about = f"{len(comparison['questions'])} questions in both. Change is from {names[0]} to {names[1]}."
+    console.print(Text(visible(about)), soft_wrap=True)
+    rows = [
+        [
+            _title(name),
+            _interval(row["first"])[0],
+            _interval(row["second"])[0],
+            _change(row["difference"]),
+            str(row["better"]),
+            str(row["worse"]),
+        ]
+        for name, row in sorted(comparison["rows"].items(), key=lambda item: _place(item[0]))
+    ]
+    headings = ("way of answering", "first", "second", "change (95 %)", "better", "worse")
+    console.print(_table(headings, rows, gap=2, box=None))
+
+
+def print_rescored(result: Rescored) -> None:
+    """The comparison of rewards, and what it says about which reward to train with."""
+    console = Console(highlight=False, markup=False)
+
+    def show(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], gap: int = 1) -> None:
+        console.print(title, style="bold")
+        console.print(_table(headings, rows, gap=gap))
+
+    late = f"; {result.timed_out} answers could not be graded in time and are left out" if result.timed_out else ""
+    known = f"debates {result.debates}, of them with known answers {result.with_truth}"
+    console.print(f"{known}, with right and wrong agents {result.mixed}{late}\n")
+    numbered = [f"{number} {reward.name}" for number, reward in enumerate(result.rewards, 1)]
+    show(
+        "Rewards: one number per agent",
+        ["reward", "follows the truth", "with signal", "top is right"],
+        [
+            [name, _correlation(reward.follows), _percent(reward.signal), _percent(reward.top_right)]
+            for name, reward in zip(numbered, result.rewards, strict=True)
+        ],
+    )
+    if result.random_right and result.some_right:
+        random, some = _percent(result.random_right), _percent(result.some_right)
+        console.print(f" For comparison: a random agent is right in {random}, some agent in {some}.")
+    console.print(" In streams, the judge's part is for votes, not for answers: hold it against the table of streams.")
+    if result.same:
+        console.print(f" Left out, because nothing differs here: {', '.join(result.same)}.")
+    console.print()
+    show(
+        "Streams: one number per turn",
+        ["stream", "follows the truth", "turns", "debates with signal"],
+        [[one.name, _correlation(one.follows), str(one.turns or "–"), _percent(one.signal)] for one in result.streams],
+    )
+    agreement = [["–" if value is None else f"{value:.2f}" for value in row] for row in result.agreement]
+    rows = [[name, *row] for name, row in zip(numbered, agreement, strict=True)]
+    show("Agreement between rewards", ["reward", *(str(number + 1) for number in range(len(numbered)))], rows, gap=0)
+    console.print(verdict(result))
+
+
+def print_scores(batch: Sequence[Scored], advantages: Sequence[Sequence[Values]]) -> None:
+    """Print the debates as tables, the first twenty in full, and a line for all."""
+    console = Console(highlight=False, markup=False)
+    for scored, centred in list(zip(batch, advantages, strict=True))[:_MOST_DEBATES]:
+        debate = scored.debate
+        by_turn = scored.streams[0].unit == "turn"
+        names = ["turn", "round", "agent", "votes"] if by_turn else ["agent"]
+        columns = [values for stream, of in zip(scored.streams, centred, strict=True) for values in (stream.values, of)]
+        rows = [
+            [*(_turn(scored, unit) if by_turn else [str(unit)]), *(_number(column[unit]) for column in columns)]
+            for unit in range(len(debate.turns) if by_turn else debate.agents)
+        ]
+        title = f"{debate.id}: {debate.agents} agents, {len(debate.turns)} turns"
+        console.print(Text(visible(title), style="bold"))
+        headings = [*names, *(heading for stream in scored.streams for heading in (stream.name, "adv"))]
+        console.print(_table(headings, rows, left=len(names)))
+        counts = [f"{name.replace('_', ' ')} {count}" for name, count in asdict(scored.tally.counts).items() if count]
+        console.print(Text(" " + (", ".join(counts) or "no bad votes"), style="dim"))
+    if len(batch) > _MOST_DEBATES:
+        console.print(f"… and {len(batch) - _MOST_DEBATES} more; --json gives all of them")
+    votes = sum(len(scored.tally.votes) for scored in batch)
+    without = sum(not has_signal(scored.streams, centred) for scored, centred in zip(batch, advantages, strict=True))
+    console.print(f"debates {len(batch)}, of them without signal {without}; valid votes {votes}")
+
+
+def _turn(scored: Scored, index: int) -> list[str]:
+    turn = scored.debate.turns[index]
+    votes = ", ".join(f"{vote.a} {vote.op} {vote.b}" for vote in scored.tally.votes if vote.turn == index)
+    if turn.parsed.error:
+        votes = f"unreadable: {turn.parsed.error}"
+    return [str(index), str(turn.round + 1), str(turn.agent), votes]
+
+
+def _title(name: str) -> str:
+    way, _, what = name.partition("/")
+    if what.startswith("vote_after_round_"):
+        return f"debate: vote after round {what.removeprefix('vote_after_round_')}"
+    return _TITLES.get(name, what if way == "direct" else f"{way}: {what}")
+
+
+def _place(name: str) -> tuple[int, str]:
+    return next((place for place, start in enumerate(_ORDER) if name.startswith(start)), len(_ORDER)), name
+
+
+def _natural(name: str) -> tuple[str, int]:
+    """Seat 10 after seat 2."""
+    words, _, last = name.rpartition("/")
+    return (words, int(last)) if last.isdecimal() else (name, 0)
+
+
+def _interval(interval: Sequence[float]) -> tuple[str, str]:
+    value, low, high = interval[:3]
+    return f"{value:.1%}", f"{100 * low:.0f}–{100 * high:.0f}"
+
+
+def _change(interval: Sequence[float]) -> str:
+    value, low, high = (100 * number for number in interval)
+    return f"{value:+.1f} ({low:+.0f} to {high:+.0f})"
+
+
+def _correlation(interval: Interval | None) -> str:
+    return "–" if interval is None else f"{interval.value:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
+
+
+def _percent(interval: Interval | None) -> str:
+    return "–" if interval is None else f"{100 * interval.value:.0f} % [{100 * interval.low:.0f}, {100 * interval.high:.0f}]"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:+.2f}"
