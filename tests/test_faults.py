@@ -251,7 +251,9 @@ def test_an_answer_per_ask_whatever_a_sampler_does():
         async def sample(self, asks):
             return [Reply("x")]
 
-    (first, second) = asyncio.run(answered(Odd(), [None, None]))
+    protocol = Parallel(agents=2)
+    asks = protocol.wave(Debate("d", Question("q", "?"), protocol))
+    (first, second) = asyncio.run(answered(Odd(), asks))
     assert isinstance(first, EngineError)
     assert "1 answers to 2 asks" in str(second)
 

@@ -32,12 +32,14 @@ BallotForm = Literal["soft-verdict", "soft-choice", "soft", "verdicts", "ranking
 BALLOT = Contract(("evaluation", "comparison"))
 
 # Lines of a ballot. Every repeat is possessive, and what follows it begins with another character: no input backtracks.
+# Case is ignored among ASCII letters alone: there are others that are an I or a K in another case.
 _HEAD = r"^[^\w\n]*+(?:[aA]nswer )?([A-Z])\b"
-_VERDICT = re.compile(rf"{_HEAD}[^\w\n:=–-]*+[:=–-][^\w\n]*+(right|wrong|correct|incorrect|[1-5])\b", re.M | re.I)
+_WORD = r"((?ai:right|wrong|correct|incorrect)|[1-5])\b"
+_VERDICT = re.compile(rf"{_HEAD.replace('A-Z', 'A-Za-z')}[^\w\n:=–-]*+[:=–-][^\w\n]*+{_WORD}", re.M)
 _RANKING = re.compile(r"^[^\w\n]*+ranking[^\w\n:]*+:([^\n]*+)", re.M | re.I)
 _PAIR = re.compile(r"^[^\w\n]*+([A-Z])[ \t]*+([<>=])[ \t]*+([A-Z])(?![^\W_])", re.M)
 _HEADING = re.compile(_HEAD, re.M)
-_SHARE = re.compile(r"\S++ ([01]\.[0-9]{6})")
+_SHARE = re.compile(r"(?<!\S)\S++ (0\.[0-9]{6}|1\.000000)")
 _WORTH = {"right": 1.0, "correct": 1.0, "wrong": 0.0, "incorrect": 0.0} | {str(grade): float(grade) for grade in range(1, 6)}
 
 Points = Mapping[int, float]
@@ -134,7 +136,8 @@ class Ballot(BaseProtocol):
         for other in others:
             value = debate.question.style.value(answers[other].text)
             same.setdefault(other if value is None else value, []).append(other)
-        return tuple(map(tuple, same.values()))[: self.shown]
+        merged = list(same.values()) if len(same) > 1 else [[other] for other in others]  # a vote compares two
+        return tuple(map(tuple, merged[: self.shown]))
 
     def _shown_answers(self, answers: Mapping[int, Turn], candidates: Candidates) -> list[str]:
         texts = prompts.lettered([clip(answers[agents[0]].text, self.max_chars_per_field) for agents in candidates])
@@ -187,8 +190,12 @@ class Ballot(BaseProtocol):
         if value is None:
             shown, task = self._shown_answers(answers, (letter,)), prompts.text("choose_verdict", self.prompts)
         else:
-            shown, task = [], prompts.text("choose_value", self.prompts, value=clip(harmless(value), 200))
+            shown, task = [], self._value_task(value)
         return Choice(self._asked(debate, answers, agent, shown, task), ("Yes", "No"))
+
+    def _value_task(self, value: str) -> str:
+        """The value is somebody else's words without a mark in front: on one line it can't look like the referee's."""
+        return prompts.text("choose_value", self.prompts, value=clip(harmless(" ".join(value.split())), 200))
 
     def read(self, ask: Ask, text: str, truncated: bool = False) -> Parsed:
         if ask.contract is None:

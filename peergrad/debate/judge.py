@@ -24,14 +24,15 @@ def judge_asks(debate: Debate, max_tokens: int) -> list[Ask]:
     if len(solutions) < 2 or debate.verdict:
         return []
     shown = [f"{prompts.candidate(agent)}\n{quote({'solution': text})}" for agent, text in solutions.items()]
-    parts = [prompts.judged_question(debate.question), *shown, prompts.judge_task(tuple(solutions))]
+    own = debate.protocol.prompts
+    parts = [prompts.judged_question(debate.question, own), *shown, prompts.judge_task(tuple(solutions), own)]
     return [
         Ask(
             debate=debate.id,
             agent=debate.agents,
             turn=len(debate.turns),
             seen=len(debate.turns),
-            messages=(Message("system", prompts.judge_system()), Message("user", "\n\n".join(parts))),
+            messages=(Message("system", prompts.judge_system(own)), Message("user", "\n\n".join(parts))),
             stop=(JUDGE.stop,),
             max_tokens=max_tokens,
             temperature=_TEMPERATURE,

@@ -138,16 +138,15 @@ def read_texts(folder: Path) -> Texts:
     """Texts of one's own: each file NAME.txt of a folder replaces the text of that name."""
     try:
         files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
-        own = tuple((path.stem, path.read_text(encoding="utf-8").rstrip("\n")) for path in files)
+        for path in files:
+            if path.suffix != ".txt" or path.stem not in TEXTS:
+                known = nearest(path.stem, tuple(TEXTS))
+                raise UserError(f"prompts: {path} is no text that is asked; {known}, each in a file NAME.txt")
+        return tuple((path.stem, path.read_text(encoding="utf-8").rstrip("\n")) for path in files)
     except OSError as error:
         raise UserError(f"prompts: {folder} can't be read ({error.strerror}); give a folder of NAME.txt files") from None
     except UnicodeDecodeError:
         raise UserError(f"prompts: a file in {folder} is not UTF-8 text") from None
-    for path in files:
-        if path.suffix != ".txt" or path.stem not in TEXTS:
-            known = nearest(path.stem, tuple(TEXTS))
-            raise UserError(f"prompts: {path} is no text that is asked; {known}, each in a file NAME.txt")
-    return own
 
 
 def system(
@@ -216,14 +215,14 @@ def _pairs(others: Sequence[int], own: Texts) -> str:
     return "\n".join(f"Agent {a} ? Agent {b}" for a, b in pairs)
 
 
-def judge_system() -> str:
+def judge_system(own: Texts = ()) -> str:
     """Who a judge is and the contract its reply must meet."""
-    return text("judge")
+    return text("judge", own)
 
 
-def judge_task(agents: Sequence[int]) -> str:
+def judge_task(agents: Sequence[int], own: Texts = ()) -> str:
     """What a judge is to do."""
-    return text("judge_task", agents=_listed(agents))
+    return text("judge_task", own, agents=_listed(agents))
 
 
 def candidate(agent: int) -> str:

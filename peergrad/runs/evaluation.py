@@ -157,7 +157,7 @@ class _Evaluation:
         """Play all parts; what is returned measures them. Questions of which anything was dropped are left out."""
         mode, by = self.plan.config.measure.mode, self.plan.config.measure.cost
         protocol, tokens = self.plan.protocol, self.plan.config.debate.max_tokens
-        direct = await self._once("direct", Direct(max_tokens=tokens), policy, "direct/")
+        direct = await self._once("direct", Direct(max_tokens=tokens, prompts=protocol.prompts), policy, "direct/")
         if opponent is not None:
             seats = [
                 await self._once("seats", protocol, Seats({seat: policy}, opponent), f"seat-{seat}/")
@@ -173,7 +173,7 @@ class _Evaluation:
             {name: cost(debate, by) or 0 for name, debate in debates.items()} if counted(list(debates.values())) else {}
         )
         temperature = self.plan.config.measure.sample_temperature
-        sample = Direct(max_tokens=tokens, temperature=temperature)
+        sample = Direct(max_tokens=tokens, temperature=temperature, prompts=protocol.prompts)
         samples = await self._drawn("samples", lambda _: sample, policy, budgets, self.plan.k)
         if mode == "direct":
             ids = [question.id for question in self._whole(direct, samples)]

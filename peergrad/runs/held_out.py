@@ -16,9 +16,10 @@ from peergrad.reward.rewards import RewardRules, score
 from peergrad.tasks.base import Task
 
 
-async def direct(sampler: Sampler, task: Task, questions: Sequence[Question], max_tokens: int) -> Metrics:
-    """One answer to each question, without debate, the likeliest words taken."""
-    played = await _play(Direct(max_tokens=max_tokens), questions, sampler, "direct/")
+async def direct(sampler: Sampler, task: Task, questions: Sequence[Question], debate: BaseProtocol) -> Metrics:
+    """One answer to each question, without the debate that it would get, the likeliest words taken."""
+    alone = Direct(max_tokens=debate.max_tokens, prompts=debate.prompts)
+    played = await _play(alone, questions, sampler, "direct/")
     name = f"eval/direct/{task.name}"
     grades = await asyncio.to_thread(turn_grades, played.debates, task.grade)
     return answer_metrics(grades, name) | {f"{name}/dropped": float(len(played.dropped))}

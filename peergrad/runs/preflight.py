@@ -85,7 +85,8 @@ async def check(
             sampler: Sampler = await opened.enter_async_context(batcher)
         else:
             sampler = await pool.sampler(policy)
-        alone = Direct(agents=3, max_tokens=config.debate.max_tokens, temperature=0.7)
+        tokens, prompts = config.debate.max_tokens, plan.protocol.prompts
+        alone = Direct(agents=3, max_tokens=tokens, temperature=0.7, prompts=prompts)
         answers = await _play("answers", alone, asked, sampler, watch) if plan.task.known else Played((), {}, 0.0)
         debates = await _play("debates", plan.protocol, asked, sampler, watch)
         context = trainer.context if trainer else None

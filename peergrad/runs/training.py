@@ -82,6 +82,7 @@ class Plan:
         """What the run is made with, for whoever wants to make it again."""
         asks = self.wave(Question("prompts", "?", style=self.task[0].style), "prompts")
         prompts = "\n".join(message.text for ask in asks for message in ask.messages)
+        prompts += "".join(f"\n{name}\n{text}" for name, text in self.protocol.prompts)  # also those of later rounds
         return {
             "format": 1,
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -312,7 +313,7 @@ class _Training:
         batching["deadline_s"] = max(3600.0, batching["deadline_s"])  # all held-out questions may be one call
         async with Batcher(await self.trainer.sampler(), **batching) as sampler:
             if held_out.known:
-                metrics |= await direct(sampler, held_out, questions, self.config.debate.max_tokens)
+                metrics |= await direct(sampler, held_out, questions, self.plan.protocol)
             if apart.eval_debates:
                 chosen = questions[: apart.eval_debates]
                 rules, prefix = self.config.learn.reward, f"eval-{at.step}/"
