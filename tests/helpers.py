@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from peergrad.debate.play import play
 from peergrad.debate.protocol import BaseProtocol
+from peergrad.debate.sampler import Likely
 from peergrad.debate.transcript import load
 from peergrad.debate.types import Ask, Debate, Question
 from peergrad.engines.scripted import Scripted
@@ -48,6 +49,24 @@ def _load(protocol: str, agents: int, turns: list[dict], extra: dict) -> Debate:
     return load(json.dumps(line | extra))
 
 
-def played(protocol: BaseProtocol, script: Callable[[Ask], str], question: Question | None = None) -> Debate:
-    """A debate really played, with the tokens of the scripted engine."""
-    return asyncio.run(play(protocol, question or Question("q", "What is 17 + 25?"), Scripted(script)))
+class Choosing(Scripted):
+    """The scripted engine, and how likely it finds the options of a choice."""
+
+    def __init__(self, script: Callable[[Ask], str], likely: Callable[[Ask, Sequence[str]], Sequence[float]], **more: bool):
+        super().__init__(script, **more)
+        self._likely = likely
+
+    async def choose(self, asks: Sequence[Ask], options: Sequence[str]) -> list[Likely]:
+        return [Likely(tuple(self._likely(ask, options)), 10) for ask in asks]
+
+
+def played(
+    protocol: BaseProtocol,
+    script: Callable[[Ask], str],
+    question: Question | None = None,
+    likely: Callable[[Ask, Sequence[str]], Sequence[float]] | None = None,
+    id: str | None = None,
+) -> Debate:
+    """A debate really played, with the tokens of the scripted engine; ``likely`` makes the choices of soft votes."""
+    engine = Choosing(script, likely) if likely else Scripted(script)
+    return asyncio.run(play(protocol, question or Question("q", "What is 17 + 25?"), engine, id=id))

@@ -11,7 +11,7 @@ import pytest
 from peergrad import Batcher, EngineError, Parallel, Question, Scripted, Seats, Sequential, UserError, play, play_all
 from peergrad.debate.errors import Halted
 from peergrad.debate.sampler import answered
-from peergrad.debate.types import Reply, Tokens
+from peergrad.debate.types import Debate, Reply, Tokens
 from peergrad.learn.train import self_play
 from tests.helpers import full, short
 
