@@ -3,8 +3,18 @@
 import json
 
 from peergrad import dump, load, read_file
-from tests.golden.make import BEFORE, BEFORE_RULES, BEFORE_SCORES, DEBATES, RULES, SCORES, TRANSCRIPTS
-from tests.golden.make import as_text, scores, transcripts
+from tests.golden.make import (
+    BEFORE,
+    BEFORE_RULES,
+    BEFORE_SCORES,
+    DEBATES,
+    RULES,
+    SCORES,
+    TRANSCRIPTS,
+    as_text,
+    scores,
+    transcripts,
+)
 
 
 def test_prompts_and_replies_are_as_recorded():

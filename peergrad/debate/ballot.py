@@ -275,7 +275,7 @@ def critique_of(turn: Turn, agent: int) -> str | None:
         return None
     said = turn.section("evaluation")
     headings = list(_HEADING.finditer(said))
-    for heading, after in zip(headings, [*headings[1:], None], strict=True):
+    for heading, after in zip(headings, [*headings[1:], None], strict=False):  # without headings there is nothing
         if heading[1] == LETTERS[place]:
             words = said[heading.end() : after.start() if after else None].lstrip(" :.)*#–-\n").strip()
             return words or None

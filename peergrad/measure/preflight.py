@@ -14,7 +14,7 @@ from peergrad.learn.trainer import RETRIED, StepStats
 from peergrad.measure.counts import form_counts, shares, total, vote_counts
 from peergrad.measure.grades import final_grades, share_right, truth_of, turn_grades
 from peergrad.measure.history import retried
-from peergrad.measure.statistics import Interval, mean, ratio
+from peergrad.measure.statistics import Interval, difference, mean, ratio
 from peergrad.reward.rewards import RewardRules, Scored, score
 from peergrad.reward.streams import default_consensus
 from peergrad.tasks.base import Task
@@ -89,8 +89,8 @@ def _solves(answers: Sequence[Debate], task: Task) -> Gate:
 def _in_debate(sample: Sample, task: Task) -> list[Gate]:
     """Whether debating keeps what the model can do alone, and how often an agent is right in the end."""
     alone, debated = _first_right(sample.answers, task), _first_right(sample.debates, task)
-    both = [(alone[name], debated[name]) for name in alone.keys() & debated.keys()]
-    lost = mean([inside - outside for outside, inside in both if outside is not None and inside is not None])
+    both = [name for name in debated if name in alone]
+    lost = difference([debated[name] for name in both], [alone[name] for name in both])
     known = [debate for debate in sample.debates if debate.question.known]
     ends = [final_grades(debate, grades) for debate, grades in zip(known, turn_grades(known, task.grade), strict=True)]
     k = max((debate.agents for debate in known), default=0)

@@ -3,8 +3,8 @@
 ``python -m tests.golden.make`` writes them anew. Do so only for a change that is meant to change prompts or numbers, and
 put the difference into the commit message.
 
-``before.jsonl`` and ``before_scores.json`` were written before there were tolerant reading, rotation, graded form and voices,
-and are never written again: they must go on meaning what they did.
+``before.jsonl`` and ``before_scores.json`` were written before there were tolerant reading, rotation, graded form
+and voices, and are never written again: they must go on meaning what they did.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ RULES = {
 }
 BEFORE_RULES = {name: replace(rules, form="literal", voices="votes") for name, rules in RULES.items()}
 RULES |= {
-    f"{reward} literal votes": RewardRules(reward=reward, form="literal", voices="votes") for reward in ("win_rate", "streams")
+    f"{reward} literal votes": RewardRules(reward=reward, form="literal", voices="votes")
+    for reward in ("win_rate", "streams")
 }
 RULES |= {f"borda {'pooled' if pool else 'single'}": RewardRules(reward="borda", pool_equal=pool) for pool in (True, False)}
 

@@ -1,4 +1,4 @@
-"""The three ways self-play goes wrong are noticed, and healthy runs are left in peace (SPEC 9.5)."""
+"""The ways self-play goes wrong are noticed, and healthy runs are left in peace (SPEC 9.5)."""
 
 import asyncio
 
@@ -45,7 +45,15 @@ def silent(ask):
 
 
 def garbled(_):
-    return "I think the answer is forty-two"
+    return "<evaluation>I think the answer is forty-two"
+
+
+def seated(ask):
+    """Every seat casts the same ballot, whatever was said."""
+    first, second = ((ask.agent + step) % 3 for step in (1, 2))
+    return short(
+        f"Agent {first} > Agent {second}" if ask.turn >= 3 else "N/A", r"\boxed{42}" if ask.agent else r"\boxed{41}"
+    )
 
 
 def tossed(ask):
@@ -81,3 +89,10 @@ def test_9_5_random_noise():  # SPEC 9.5
     found = sounding(*[step(tossed)] * WINDOW)
     assert "random noise" in found
     assert "50% of" in found["random noise"].seen
+
+
+def test_9_5_copied_ballots():  # SPEC 9.5
+    found = sounding(*[step(seated)] * WINDOW)["copied ballots"]
+    assert "100% of the votes" in found.seen
+    assert len(found.debates) == 3
+    assert sounding(*[step(seated)] * (WINDOW - 1)) == {}

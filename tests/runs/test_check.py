@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from peergrad.learn.train import LearnRules
 from peergrad.learn.trainer import Fault
 from peergrad.measure.preflight import Sample, gates
 from peergrad.reward.rewards import RewardRules
+from peergrad.reward.stream import Stream
 from peergrad.runs.preflight import check
 from peergrad.runs.training import load_engine, plan_run
 from peergrad.runs.watch import Watcher
@@ -69,6 +71,16 @@ def able(right=0.5, judge=1.0, form=short, votes=True):
     return say
 
 
+def worse_in_debate(ask):
+    return able(right=0.2 if ask.stop else 0.9)(ask)
+
+
+def by_seat(ask):
+    said = able()(ask)
+    a, b = (ask.agent + 1) % 5, (ask.agent + 2) % 5
+    return re.sub("Agent . > Agent .", f"Agent {a} > Agent {b}", said)
+
+
 FIVE = Parallel(agents=5, max_rounds=2)
 
 
@@ -78,8 +90,10 @@ def test_a_model_that_can_debate_passes():
     assert list(found) == [
         "prompts fit the context",
         "solves alone",
-        "right at least once in 3 answers",
+        "first answers in debate",
+        "right at least once in 5 agents of a debate",
         "turns with a valid vote",
+        "votes that are copied from the prompt or the seats",
         "votes for the right one of a right and a wrong solution",
         "judges are held to somebody else's votes",
         "debates with signal",
@@ -92,11 +106,13 @@ def test_a_model_that_can_debate_passes():
     ("made", "gate", "advice"),
     [
         (lambda: sample(FIVE, able(right=0.0)), "solves alone", "easier questions"),
-        (lambda: sample(FIVE, able(right=0.0)), "right at least once in 3 answers", "warm-start"),
-        (lambda: sample(FIVE, lambda _: "hm"), "turns with a valid vote", "Only 0% of the replies keep to the form: teach"),
+        (lambda: sample(FIVE, able(right=0.0)), "right at least once in 5 agents of a debate", "warm-start"),
+        (lambda: sample(FIVE, lambda _: ""), "turns with a valid vote", "Only 0% of the replies keep to the form: teach"),
         (lambda: sample(FIVE, able(votes=False)), "turns with a valid vote", "Replies can be read, but hold no valid votes"),
         (lambda: sample(FIVE, lambda _: "x" * 5000), "turns with a valid vote", "100% of the replies are cut off: raise"),
         (lambda: sample(FIVE, able(judge=0.2)), "votes for the right one of a right and a wrong solution", "teach noise"),
+        (lambda: sample(FIVE, worse_in_debate), "first answers in debate", "--protocol ballot"),
+        (lambda: sample(FIVE, by_seat), "votes that are copied from the prompt or the seats", "--protocol ballot"),
         (lambda: sample(FIVE, able(), context=300), "prompts fit the context", "Fewer rounds"),
         (lambda: sample(FIVE, able(), dropped=2), "prompts fit the context", "Fewer rounds"),
         (lambda: sample(FIVE, able(votes=False)), "judges are held to somebody else's votes", "In no debate"),
@@ -130,10 +146,29 @@ def test_what_can_not_be_measured_is_not_failed():
     assert list(names) == [
         "prompts fit the context",
         "turns with a valid vote",
+        "votes that are copied from the prompt or the seats",
         "judges are held to somebody else's votes",
         "debates with signal",
     ]
     assert checked(sample(FIVE, able(), tokens=False))["prompts fit the context"].verdict == "unknown"
+
+
+def test_9_4_debating_must_not_cost_what_can_be_done_alone():  # SPEC 9.4
+    found = checked(sample(FIVE, worse_in_debate))["first answers in debate"]
+    assert found.interval.value == pytest.approx(-0.7, abs=0.15)
+    assert checked(sample(FIVE, able()))["first answers in debate"].interval.value == pytest.approx(0, abs=0.1)
+    # Answers are right in debate alone: pass@k is measured there, and copied votes count.
+    wrong_alone = checked(sample(FIVE, lambda ask: able()(ask) if ask.stop else "no"))
+    assert wrong_alone["solves alone"].verdict == "fail"
+    assert wrong_alone["right at least once in 5 agents of a debate"].verdict == "pass"
+    copied = checked(sample(FIVE, by_seat))["votes that are copied from the prompt or the seats"]
+    assert (copied.verdict, copied.interval.value) == ("fail", 1.0)
+    own = checked(sample(FIVE, by_seat), reward="tests.runs.test_check:no_votes")
+    assert own["votes that are copied from the prompt or the seats"].verdict == "warn"
+
+
+def no_votes(debate, tally, truth):
+    return [Stream("none", "turn", (None,) * len(debate.turns))]
 
 
 def test_few_questions_are_unsure():

@@ -4,7 +4,9 @@ import time
 
 import pytest
 
+from peergrad.config import preset
 from peergrad.debate.contract import FULL, SHORT, read
+from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.types import Turn
 from tests.helpers import full, short
 
@@ -122,3 +124,51 @@ def test_1_7_reading_is_linear_bounded_and_never_raises():  # SPEC 1.7
     for piece in ["> ", "<think> ", "Agent 0 ", "</solution>", "Agent 0 >"]:
         one, two = (seconds(short(piece * n)) for n in (20_000, 40_000))
         assert two < 4 * one + 0.002, piece
+
+
+def tolerant(text, contract=SHORT, **options):
+    return read(text, contract, reading="tolerant", **options)
+
+
+def sections(text, parsed):
+    return {section.name: text[slice(*section.inner)] for section in parsed.sections}
+
+
+def test_1_8_tolerant_reading():  # SPEC 1.8
+    for text in (short("Agent 0 > Agent 1"), "```xml\n" + short() + "\n```"):
+        assert tolerant(text) == read(text, SHORT)
+        assert not tolerant(text).tolerated
+    # A section ends where the next tag begins, or the reply.
+    open_ended = "Hm. <solution>4 <evaluation>fine</evaluation> so <comparison>Agent 0 &gt; Agent 1, Agent 2 &lt; Agent 1"
+    parsed = tolerant(open_ended)
+    assert parsed.tolerated
+    assert sections(open_ended, parsed) == {
+        "solution": "4 ",
+        "evaluation": "fine",
+        "comparison": "Agent 0 &gt; Agent 1, Agent 2 &lt; Agent 1",
+    }
+    assert parsed.votes == ((0, ">", 1), (1, ">", 2))
+    assert read(open_ended, SHORT).error.kind == "unclosed"
+    # Text before the first tag is the solution, if there is none.
+    for text, solution in (("It is 4.", "It is 4."), ("It is 4.\n<evaluation>x", "It is 4.\n")):
+        assert sections(text, tolerant(text))["solution"] == solution
+    # Any order; what is said again is not read; tags in thinking are none.
+    turned = "<comparison>Agent 0 = Agent 1</comparison><solution>4</solution><solution>5</solution>"
+    assert sections(turned, tolerant(turned)) == {"comparison": "Agent 0 = Agent 1", "solution": "4"}
+    thought = "<think><solution>5<comparison>Agent 1 > Agent 0</think><solution>4"
+    assert sections(thought, tolerant(thought)) == {"solution": "4"}
+    assert tolerant(thought).votes == ()
+    # A consensus other than YES is none.
+    assert [tolerant(f"4 <consensus>{said}", FULL).consensus for said in ("YES", " yes ", "maybe", "NO")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    for unreadable in ("", " \n", "<evaluation>x</evaluation>", "  <comparison>Agent 0 > Agent 1"):
+        assert (tolerant(unreadable).error.kind, tolerant(unreadable).sections) == ("missing", ())
+    assert tolerant(short(), truncated=True).error.kind == "truncated"
+    assert read("It is 4.", SHORT).error.kind == "missing"  # strict
+    assert (Parallel().reading, Sequential().reading) == ("tolerant", "tolerant")
+    assert preset("classic").debate.reading == "strict"
+    assert preset("math").debate.reading == "tolerant"

@@ -1,8 +1,11 @@
 """SPEC 2: votes."""
 
+from dataclasses import replace
+
 import pytest
 
 from peergrad.debate.votes import read_votes
+from peergrad.reward.rewards import RewardRules, score
 from peergrad.reward.tally import tally
 from tests.helpers import parallel, sequential
 
@@ -114,6 +117,31 @@ def test_2_7_votes_about_the_unseen():  # SPEC 2.7
     turns = [{"agent": i % 3, "text": t.text, "since": 3 * (i // 3)} for i, t in enumerate(late().turns)]
     assert cast(late()) == [(0, 1, ">", 2)]
     assert cast(late(turns=turns, **windowed)) == []
+
+
+def soft(*votes):
+    """A debate of 3 in which agent 0 casts these votes, soft or not, in the second round."""
+    debate = parallel(3, NONE, ("N/A", "N/A", "Agent 0 > Agent 1"))
+    turns = list(debate.turns)
+    turns[3] = replace(turns[3], parsed=replace(turns[3].parsed, votes=votes))
+    return replace(debate, turns=tuple(turns))
+
+
+def test_2_8_soft_votes():  # SPEC 2.8
+    vote, hard = tally(soft((1, -0.25, 2))).votes
+    assert (vote.a, vote.op, vote.b, vote.strength, vote.judged) == (2, ">", 1, 0.25, (2, 1))
+    assert [vote.value(agent) for agent in (2, 1)] == [0.25, -0.25]
+    assert (hard.strength, hard.value(0)) == (1.0, 1.0)
+    for strength, same in ((1.0, (1, ">", 2)), (-1.0, (2, ">", 1))):
+        for reward in ("win_rate", "win_minus_loss", "streams", "borda"):
+            rules = RewardRules(reward=reward)
+            assert score(soft((1, strength, 2)), rules).streams == score(soft(same), rules).streams
+    assert score(soft((1, 0.5, 2)), RewardRules(reward="win_rate")).streams[0].values == (1, 0.75 / 2, 0.25)
+    assert score(soft((1, 0.5, 2))).streams[0].values[:3] == (1, -0.25, -0.5)
+    none = score(soft((1, 0.0, 2))).streams
+    assert none[0].values == score(soft((1, "=", 2))).streams[0].values
+    counts = tally(soft((1, 0.5, 2), (2, -0.5, 1), (1, 0.25, 2))).counts
+    assert (counts.repeated, counts.contradictory) == (1, 2)
 
 
 def late(**extra):

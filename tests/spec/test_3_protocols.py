@@ -2,23 +2,27 @@
 
 import asyncio
 import inspect
+import re
+from collections import Counter
 
 import numpy as np
 import pytest
 
-from peergrad import EngineError, Question, Seats
+from peergrad import EngineError, Question, Seats, UserError, dump, load
 from peergrad.debate import play as play_module
 from peergrad.debate import protocols
+from peergrad.debate.ballot import BALLOT, Ballot
 from peergrad.debate.personas import PERSONAS
 from peergrad.debate.play import play
-from peergrad.debate.protocols import Parallel, Sequential, consensus_reached
+from peergrad.debate.prompts import LETTERS, TEXTS
+from peergrad.debate.protocols import Direct, Parallel, Sequential, consensus_reached
 from peergrad.debate.quote import harmless
-from peergrad.debate.types import Debate, Message, Reply
+from peergrad.debate.types import Ask, Debate, Message, Reply
 from peergrad.engines.scripted import END, Scripted, render
 from peergrad.reward.pairwise import step_rewards
 from peergrad.reward.rewards import RewardRules, score
 from peergrad.reward.tally import last_seen, tally
-from tests.helpers import full, parallel, played, sequential, short
+from tests.helpers import Choosing, full, parallel, played, sequential, short
 
 
 def user(turn):
@@ -53,29 +57,40 @@ def test_3_2_sequential_observation():  # SPEC 3.2
     assert "solution-2-" in user(running.turns[3])
 
 
-def test_3_3_round_one_of_sequential():  # SPEC 3.3
-    debate = played(Sequential(agents=4, max_rounds=2), lambda ask: full())
-    first, second, third, fourth, later = (user(turn) for turn in debate.turns[:5])
-    assert "N/A in evaluation and in comparison" in first
-    assert "Evaluate Agent 0's answer" in second
-    assert "N/A in comparison" in second
-    assert "compare Agent 0 and Agent 1 with each other" in third
-    assert "compare Agent 0, Agent 1 and Agent 2 with each other" in fourth
-    assert "solutions, evaluations and comparisons" in later
+def pairs_asked(turn):
+    return re.findall(r"^Agent (\d+) \? Agent (\d+)$", user(turn), re.MULTILINE)
+
+
+def test_3_3_tasks_carry_the_form_and_follow_what_is_shown():  # SPEC 3.3
+    debate = played(Sequential(agents=4, max_rounds=2, order_shown="seat"), lambda ask: full())
+    assert all(all(f"<{name}>" in user(turn) for name in turn.contract.names) for turn in debate.turns)
+    asked = [pairs_asked(turn) for turn in debate.turns]
+    assert asked[:4] == [[], [], [("0", "1")], [("0", "1"), ("0", "2"), ("1", "2")]]
+    assert asked[4] == [("1", "2"), ("1", "3"), ("2", "3")]  # never itself
     two = played(Sequential(agents=2, max_rounds=2), lambda ask: full())
-    assert "N/A in comparison" in user(two.turns[2])  # there is no pair of others
-    alone = played(Sequential(agents=1, max_rounds=2), lambda ask: full())
-    assert "Check your last answer" in user(alone.turns[1])
+    assert not any(map(pairs_asked, two.turns))  # there is no pair of others
+    assert "<comparison>N/A</comparison>" in user(two.turns[2])
     blind = played(Sequential(agents=3, max_rounds=2, history_rounds=0), lambda ask: full())
-    assert all("You see no other agent's answer" in user(turn) for turn in blind.turns)
+    assert len({user(turn) for turn in blind.turns}) == 1
+    at_once = played(Parallel(agents=4, max_rounds=2), lambda ask: short())
+    assert [len(pairs_asked(turn)) for turn in at_once.turns] == [0] * 4 + [3] * 4
+    many = played(Parallel(agents=10, max_rounds=2), lambda ask: short())
+    assert [len(pairs_asked(turn)) for turn in many.turns] == [0] * 20  # a sentence says so
+    brief = played(Parallel(agents=4, max_rounds=2, wording="brief"), lambda ask: short())
+    assert not any(map(pairs_asked, brief.turns))
+    assert all("<comparison>" in turn.asked[0].text for turn in brief.turns)
 
 
 def test_3_4_sequential_bad_reply_ends_the_episode():  # SPEC 3.4
-    debate = played(Sequential(agents=3, max_rounds=3), lambda ask: "hm" if ask.turn == 1 else full())
+    debate = played(Sequential(agents=3, max_rounds=3), lambda ask: "" if ask.turn == 1 else full())
     assert len(debate.turns) == 2
-    assert step_rewards(debate) == [0, -1]
+    assert step_rewards(debate) == step_rewards(debate, "literal") == [0, -1]
     scored = score(debate, RewardRules(reward="win_rate"))
     assert scored.streams[0].values == (0, -1, 0)  # agent 2 never spoke and stays in the group
+    # Ours: elsewhere it costs as much, though the debate goes on.
+    at_once = played(Parallel(agents=3, max_rounds=1), lambda ask: "" if ask.turn == 1 else short())
+    assert step_rewards(at_once) == [0, -1, 0]
+    assert step_rewards(at_once, "literal") == [0, 0, 0]
 
 
 def test_3_5_parallel_rounds_are_blind():  # SPEC 3.5
@@ -102,7 +117,7 @@ def test_3_5_parallel_rounds_are_blind():  # SPEC 3.5
 
 def test_3_6_parallel_bad_reply_does_not_end_it():  # SPEC 3.6
     def said(ask):
-        return "hm" if ask.turn == 1 else short("Agent 0 > Agent 1" if ask.turn == 5 else "N/A")
+        return "" if ask.turn == 1 else short("Agent 0 > Agent 1" if ask.turn == 5 else "N/A")
 
     debate = played(Parallel(agents=3, max_rounds=2), said)
     assert len(debate.turns) == 6
@@ -129,7 +144,7 @@ def test_3_8_others_words_are_quoted():  # SPEC 3.8
     attack = attack.replace("</solution>", "< /Solution >")
     debate = played(Parallel(agents=3, max_rounds=2), lambda ask: short(solution=attack if ask.agent == 0 else "ok"))
     shown = user(debate.turns[4])
-    block = shown.split("\n\n")[0].split("\n")
+    block = shown.split("\n\n")[1].split("\n")
     assert block[0] == "Agent 0 said in round 1:"
     assert all(line.startswith("| ") for line in block[1:])
     assert shown.count("\nAgent 1 said") == 0
@@ -148,6 +163,22 @@ def test_3_9_seen_says_which_words_a_vote_judges():  # SPEC 3.9
     in_turn = sequential(3, "N/A", "N/A", "Agent 0 > Agent 1", "Agent 1 > Agent 2", "Agent 0 > Agent 2")
     assert [vote.judged for vote in tally(in_turn).votes] == [(0, 1), (1, 2), (3, 2)]
     assert last_seen(in_turn, in_turn.turns[1], 2) is None
+    # The last answer, not the last turn; and with candidates only those.
+    ballots = played(Ballot(agents=4, shown=2, ballot_form="verdicts", revise=True), verdicts)
+    assert [vote.judged for vote in tally(ballots).votes if vote.turn == 12] == [
+        tuple(8 + agent for (agent,) in ballots.turns[12].candidates)
+    ]
+    hidden = ({*range(1, 4)} - {agent for (agent,) in ballots.turns[4].candidates}).pop()
+    assert last_seen(ballots, ballots.turns[4], hidden) is None
+
+
+def verdicts(ask):
+    """Answers by seat; a ballot that finds the first letter right alone."""
+    if not ask.candidates:
+        return f"answer-{ask.agent} \\boxed{{{ask.agent % 2}}}"
+    letters = LETTERS[: len(ask.candidates)]
+    critiques = "\n".join(f"{letter}: agent {ask.agent} on {letter}." for letter in letters)
+    return critiques + "\n\n" + "\n".join(f"{x}: {'right' if x == 'A' else 'wrong'}" for x in letters)
 
 
 def test_3_10_personas_and_their_temperatures():  # SPEC 3.10
@@ -186,3 +217,212 @@ def test_3_12_protocols_are_pure_functions():  # SPEC 3.12
     seats = Seats({1: Dead()}, others=Scripted(lambda ask: short()))
     with pytest.raises(EngineError, match="boom"):
         asyncio.run(play(protocol, Question("q", "?"), seats))
+
+
+def test_3_15_everybody_stands_at_every_place():  # SPEC 3.15
+    def places(order_shown):
+        debate = played(Parallel(agents=4, max_rounds=2, order_shown=order_shown), lambda ask: short())
+        return [[int(seat) for seat in re.findall(r"Agent (\d) said", user(turn))] for turn in debate.turns[4:]]
+
+    assert places("rotated") == [[1, 2, 3], [2, 3, 0], [3, 0, 1], [0, 1, 2]]
+    assert places("seat") == [[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]]
+    in_turn = played(Sequential(agents=3, max_rounds=2), lambda ask: full())
+    assert re.findall(r"Agent (\d) said in round (\d)", user(in_turn.turns[4])) == [
+        ("1", "1"),
+        ("2", "1"),
+        ("0", "1"),
+        ("0", "2"),
+    ]
+    assert pairs_asked(in_turn.turns[4]) == [("2", "0")]
+
+
+BOXED = Question("q", "What is 17 + 25?", "42", "boxed")
+
+
+def test_3_16_ballots_are_on_answers_given_alone():  # SPEC 3.16
+    protocol = Ballot(agents=5, shown=3, ballot_form="verdicts")
+    debate = played(protocol, verdicts, BOXED)
+    alone = played(Direct(agents=5, temperature=1.0), verdicts, BOXED)
+    assert [turn.asked for turn in debate.turns[:5]] == [turn.asked for turn in alone.turns]
+    assert [turn.tokens.temperature for turn in debate.turns[:5]] == [1.0] * 5
+    assert all(turn.contract is None and turn.solution == turn.text for turn in debate.turns[:5])
+    assert (len(debate.turns), [turn.seen for turn in debate.turns]) == (10, [0] * 5 + [5] * 5)
+    places = Counter()
+    for turn in debate.turns[5:]:
+        shown = [agent for (agent,) in turn.candidates]
+        assert len(shown) == 3
+        assert turn.agent not in shown
+        places.update(enumerate(shown))
+        for letter, agent in zip(LETTERS, shown, strict=False):
+            assert f"Answer {letter}:\n| answer-{agent} " in user(turn)
+        assert {(vote.a, vote.op, vote.b) for vote in tally(debate).votes if vote.author == turn.agent} >= {
+            (shown[0], ">", other) for other in shown[1:]
+        }
+    assert {*places.values()} == {1}  # everybody once at every place
+    assert not tally(debate).counts.self_votes
+    assert [m.role for m in debate.turns[5].asked] == ["user", "assistant", "user"]
+    hidden = played(Ballot(agents=5, shown=3, ballot_form="verdicts", own_in_view=False), verdicts, BOXED)
+    assert all([m.role for m in turn.asked] == ["user"] for turn in hidden.turns[5:])
+    assert "answer-0 " not in user(hidden.turns[5])
+    assert [len(played(Ballot(agents=n), verdicts).turns) for n in (1, 2)] == [1, 2]  # a vote compares two others
+    cut = played(Ballot(agents=3, max_tokens=4, ballot_form="verdicts"), verdicts)
+    assert [(turn.truncated, turn.parsed.error is None) for turn in cut.turns] == [(True, True)] * 3 + [(True, False)] * 3
+
+
+def test_3_16_equal_answers_may_be_one_letter():  # SPEC 3.16
+    debate = played(Ballot(agents=5, ballot_form="verdicts", merge_equal=True), verdicts, BOXED)  # 0, 1, 0, 1, 0
+    for turn in debate.turns[5:]:
+        assert sorted(map(sorted, turn.candidates)) == sorted(
+            [agent for agent in range(5) if agent % 2 == value and agent != turn.agent] for value in (0, 1)
+        )
+        first, second = turn.candidates
+        votes = {(vote.a, vote.b) for vote in tally(debate).votes if vote.author == turn.agent}
+        assert votes == {(a, b) for a in first for b in second}
+        assert f"Answer A (given by {len(first)}):" in user(turn)
+    for form in ("verdicts", "soft", "soft-choice", "soft-verdict"):
+        protocol = Ballot(agents=4, ballot_form=form, merge_equal=True)
+        same = played(
+            protocol,
+            lambda ask: verdicts(ask) if ask.candidates else "\\boxed{7}",
+            BOXED,
+            likely=lambda a, o: [1 / len(o)] * len(o),
+        )
+        assert all(len(turn.candidates) == 3 and not turn.parsed.error for turn in same.turns[4:])
+
+
+def test_3_17_revising():  # SPEC 3.17
+    debate = played(Ballot(agents=4, shown=2, ballot_form="verdicts", revise=True), verdicts, BOXED)
+    assert [turn.round for turn in debate.turns] == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
+    for turn in debate.turns[8:12]:
+        critics = [
+            (b.agent, place) for b in debate.turns[4:8] for place, letter in enumerate(b.candidates) if turn.agent in letter
+        ]
+        assert turn.asked[1].text == debate.turns[turn.agent].text  # its own answer, as its own words
+        for agent in range(4):
+            for place in range(2):
+                said = f"| agent {agent} on {LETTERS[place]}."
+                assert (said in user(turn)) == ((agent, place) in critics)
+        assert "Agent" not in user(turn)
+        assert not re.search("right$|wrong$", user(turn), re.MULTILINE)
+        assert turn.contract is None
+    assert all(f"answer-{turn.candidates[0][0]} " in user(turn) for turn in debate.turns[12:])
+    assert {(turn.since, turn.seen) for turn in debate.turns[12:]} == {(8, 12)}
+    with pytest.raises(UserError, match="revise: votes by 'soft'"):
+        Ballot(ballot_form="soft", revise=True)
+
+
+def test_3_18_choices_are_not_sampled():  # SPEC 3.18
+    class Watched(Choosing):
+        sampled = 0
+
+        async def sample(self, asks):
+            self.sampled += len(asks)
+            assert not any(ask.choices for ask in asks)
+            return await super().sample(asks)
+
+    engine = Watched(verdicts, lambda ask, options: (0.25, 0.75))
+    debate = asyncio.run(play(Ballot(agents=3, shown=2), BOXED, Seats({0: engine}, others=engine)))
+    assert engine.sampled == 3
+    for turn in debate.turns[3:]:
+        assert turn.text == "Yes 0.250000 No 0.750000\nYes 0.250000 No 0.750000"
+        assert (turn.tokens, turn.usage.sampled, turn.usage.prompt) == (None, 0, 20)
+    with pytest.raises(UserError, match="ballot_form: Scripted can't say how likely words are"):
+        played(Ballot(agents=3), verdicts)
+    for wrong in ((0.5,), (float("nan"), 0.5), (1.5, -0.5)):
+        with pytest.raises(EngineError, match="are no probabilities"):
+            played(Ballot(agents=3), verdicts, likely=lambda ask, options, wrong=wrong: wrong)
+
+
+def ballot_votes(form, text, letters=3, **question):
+    """What a ballot of agent 0 of 4 says, as letters."""
+    protocol = Ballot(agents=4, ballot_form=form)
+    ask = Ask("d", 0, 4, 4, (), (), 0, contract=BALLOT, candidates=((3,), (1,), (2,))[:letters])
+    parsed = protocol.read(ask, text)
+    names = {3: "A", 1: "B", 2: "C"}
+    return (parsed.error and parsed.error.kind) or [(names[a], op, names[b]) for a, op, b in parsed.votes]
+
+
+YES_NO = "Yes 0.900000 No 0.100000\nYes 0.400000 No 0.600000\nYes 0.000000 No 1.000000"
+RIGHT_WRONG = [("A", ">", "B"), ("A", "=", "C"), ("C", ">", "B")]
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "votes"),
+    [
+        ("verdicts", "A: right\nB: wrong\nC: right", RIGHT_WRONG),
+        ("verdicts", "- **Answer A**: Correct.\n- **Answer B**: incorrect\n* c = RIGHT", RIGHT_WRONG),
+        ("verdicts", "A: wrong\nB: wrong\nso\nA: right\nC: right", RIGHT_WRONG),  # the last word on a letter
+        ("verdicts", "A: 5\nB: 1\nC: 5\nD: 3", RIGHT_WRONG),
+        ("verdicts", "A: right", "missing"),  # it compares nobody
+        ("verdicts", "A: <verdict>\nB: <verdict>", "missing"),
+        ("verdicts", "\u212a: right\nA: r\u0131ght\nB: R\u0130GHT\nC: wrong", "missing"),  # letters of no alphabet here
+        ("ranking", "Ranking: B > A\nRanking: A = C > B", RIGHT_WRONG),
+        ("ranking", "**Ranking**: A = C > B > D", RIGHT_WRONG),
+        ("ranking", "A = C > B", "missing"),
+        ("ranking", "Ranking: <letters>", "missing"),
+        ("pairs", "A > B\nA = C\nB < C", RIGHT_WRONG),
+        ("pairs", "so\n- A>B\nA > A\nA > D\nAB > C\nA > Bob", [("A", ">", "B")]),
+        ("pairs", "<letter> > <letter>", "missing"),
+        ("soft-verdict", YES_NO, [("A", 0.5, "B"), ("A", 0.9, "C"), ("B", 0.4, "C")]),
+        ("soft-choice", "A 0.500000 B 0.300000 C 0.200000", [("A", 0.2, "B"), ("A", 0.3, "C"), ("B", 0.1, "C")]),
+        ("soft-choice", "A 0.500000 B 0.500000", "missing"),
+        ("soft-choice", "A 1.999999 B 0.000000 C 0.000000", "missing"),
+    ],
+)  # fmt: skip
+def test_3_19_ballot_forms(form, text, votes):  # SPEC 3.19
+    assert ballot_votes(form, text) == votes
+
+
+def test_3_19_soft_pairs_are_the_mean_of_both_orders():  # SPEC 3.19
+    assert ballot_votes("soft", "A 0.900000 B 0.100000\nA 0.300000 B 0.700000", 2) == [("A", 0.6, "B")]
+    first = played(Ballot(agents=4, ballot_form="soft"), verdicts, likely=lambda ask, options: (1.0, 0.0))
+    assert all(vote.tied for vote in tally(first).votes)  # whoever prefers the first place prefers nobody
+    assert len(tally(first).votes) == 12
+
+
+def test_3_19_sections_and_grades():  # SPEC 3.19
+    protocol = Ballot(agents=4, shown=3, ballot_form="verdicts")
+    turn = played(protocol, verdicts, BOXED).turns[4]
+    assert turn.section("evaluation").endswith("on C.")
+    assert turn.section("comparison").startswith("A: right")
+    open_question = played(protocol, verdicts, Question("q", "How are you?")).turns[4]
+    assert "<grade>" in user(open_question)
+    assert "<verdict>" in user(turn)
+    cut = Ask("d", 0, 4, 4, (), (), 0, contract=BALLOT, candidates=((3,), (1,)))
+    assert protocol.read(cut, "A: right\nB: wrong", truncated=True).error.kind == "truncated"
+    value, words = (
+        played(Ballot(agents=3), lambda ask, said=said: said, BOXED, likely=lambda a, o: (0.5, 0.5)).turns[3]
+        for said in ("so \\boxed{4\n2}", "no box")
+    )
+    assert "4 2" in user(value)  # on one line: it is somebody else's
+    assert "so" not in user(value).split()
+    assert "Answer A:\n| no box" in user(words)
+
+
+def test_3_20_own_prompts():  # SPEC 3.20
+    own = (("review", "Just vote, Agent {agent}, on {others}: {nothing}"), ("question", "Q: {question}"))
+    debate = played(Parallel(agents=3, max_rounds=2, prompts=own), lambda ask: short(solution="{agent}"))
+    assert user(debate.turns[4]).endswith("Just vote, Agent 1, on Agent 2 and Agent 0: {nothing}")
+    assert "| solution: {agent}" in user(debate.turns[4])
+    assert user(debate.turns[0]).startswith("Q: What is 17 + 25?\n")
+    assert load(dump(debate)) == debate
+    assert load(dump(debate)).protocol.prompts == own
+    assert "prompts" not in dump(played(Parallel(agents=3, max_rounds=1), lambda ask: short()))
+    for name in TEXTS:
+        told = f"own {name} text"
+        for protocol in (
+            Parallel(agents=3, prompts=((name, told),)),
+            Ballot(agents=4, ballot_form="verdicts", prompts=((name, told),)),
+        ):
+            asked = "".join(
+                m.text
+                for turn in played(protocol, verdicts if "allot" in protocol.name else lambda ask: short()).turns
+                for m in turn.asked
+            )
+            assert name not in USED[protocol.name] or told in asked, name
+
+
+USED = {
+    "parallel": {"persona", "rules", "whom", "question", "propose", "review", "again"},
+    "ballot": {"question", "others_answered", "ballot_grades"},
+}

@@ -5,6 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from peergrad import Question
+from peergrad.debate.ballot import Ballot
 from peergrad.debate.contract import SHORT, read
 from peergrad.debate.errors import UserError
 from peergrad.debate.protocols import Parallel, Sequential
@@ -12,8 +14,9 @@ from peergrad.debate.types import Tokens
 from peergrad.engines.shared.sampling import decode
 from peergrad.learn.advantages import advantages
 from peergrad.learn.credit import credit, section_tokens
-from peergrad.learn.datums import datums
-from peergrad.reward.rewards import RewardRules, score
+from peergrad.learn.data import training_data
+from peergrad.learn.datums import credited, datums
+from peergrad.reward.rewards import RewardRules, nobody_knows, score
 from peergrad.reward.stream import Stream
 from tests.helpers import full, parallel, played, short
 
@@ -80,7 +83,7 @@ def test_6_4_section_credit():  # SPEC 6.4
     rules = RewardRules(lambda_gen=0.5, lambda_judge=1.5)
     assert [stream.weight for stream in score(debate, rules).streams] == [0.5, 1.5, 1.0]
     # A turn without the sections gets nothing from the stream, a unit without signal nothing at all.
-    unreadable = played(Parallel(agents=1, max_rounds=1), lambda ask: "hm")
+    unreadable = played(Parallel(agents=1, max_rounds=1, reading="strict"), lambda ask: "hm")
     assert credit(unreadable, (gen, form), [(0.5,), (0.125,)])[0] == pytest.approx(0.125)
     assert not credit(debate, (gen,), [(None,) * 9])[0].any()
 
@@ -119,6 +122,30 @@ def test_6_7_each_token_keeps_its_temperature():  # SPEC 6.7
     for datum, temperature in zip(trained(GROWING), (0.6, 1.0, 0.9), strict=True):
         assert datum.temperatures_T[datum.mask_T == 1] == pytest.approx(temperature)
         assert (datum.temperatures_T[datum.mask_T == 0] == 1).all()
+
+
+def test_6_8_only_what_is_credited_is_trained_on():  # SPEC 6.8
+    datum = trained(GROWING)[0]
+    some = np.zeros(len(datum), np.float32)
+    some[[3, 7]] = 0.5, -0.5
+    cut = credited(replace(datum, advantages_T=some))
+    assert len(cut) == 8
+    for name in ("inputs_T", "targets_T", "logprobs_T", "advantages_T", "mask_T", "temperatures_T"):
+        assert np.array_equal(getattr(cut, name), getattr(replace(datum, advantages_T=some), name)[:8])
+    assert credited(replace(datum, advantages_T=0 * some)) is None
+    # Soft votes: answers are trained on, choices are in no datum.
+    debate = played(
+        Ballot(agents=3),
+        lambda ask: f"\\boxed{{{ask.agent}}}",
+        Question("q", "?", style="boxed"),
+        likely=lambda ask, options: (0.75, 0.25) if " 0." in ask.messages[-1].text else (0.25, 0.75),
+    )
+    batch = training_data([debate], RewardRules(reward="borda"), lambda _: nobody_knows)
+    assert [datum.turns for datum in batch.data] == [(0,), (1,), (2,)]
+    assert sorted({*batch.data[0].advantages_T.tolist()}) == pytest.approx([0, 0.5])
+    assert all(datum.advantages_T[-1] for datum in batch.data)
+    equal = training_data([GROWING], RewardRules(), lambda _: nobody_knows)
+    assert all(datum.advantages_T.any() for datum in equal.data)
 
 
 def test_a_debate_without_tokens_cannot_be_trained_on():

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from peergrad.debate.ballot import Ballot
 from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.style import last_boxed
 from peergrad.debate.transcript import dump, load
@@ -12,6 +13,7 @@ from peergrad.learn.advantages import advantages
 from peergrad.learn.credit import credit
 from peergrad.learn.datums import datums
 from peergrad.learn.losses import optim_metrics
+from peergrad.measure.counts import copied_votes, form_counts, shares
 from peergrad.measure.grades import final_grades, turn_grades
 from peergrad.measure.metrics import DebateBatch, answer_metrics, debate_metrics, rewards, vote_quality
 from peergrad.reward.rewards import RewardRules, score
@@ -149,3 +151,40 @@ def test_8_5_full_transcripts_are_kept():  # SPEC 8.5
     for reward in ("win_rate", "win_minus_loss", "streams"):
         rules = RewardRules(reward=reward)
         assert score(thin, rules).streams == score(debate, rules).streams
+
+
+def copied(debate):
+    scored = score(debate)
+    return sorted(copied_votes(scored)), form_counts(scored)["votes/copied"]
+
+
+def test_8_6_form_and_copies():  # SPEC 8.6
+    loose = played(Parallel(agents=2, max_rounds=1), lambda ask: "4" if ask.agent else short())
+    counts = shares(form_counts(score(loose)))
+    assert (counts["replies/readable"], counts["replies/tolerated"]) == (1.0, 0.5)
+
+    def by_seat(ask, agents=4):
+        a, b, c = ((ask.agent + step) % agents for step in (1, 2, 3))
+        return short(f"Agent {a} > Agent {b}\nAgent {b} = Agent {c}" if ask.seen else "N/A")
+
+    # For every seat the same relative ballot: its two preferences are copied, its tie is not.
+    seats = Parallel(agents=4, max_rounds=2)
+    assert copied(played(seats, by_seat)) == ([0, 2, 4, 6], (4.0, 8.0))
+    honest = played(seats, lambda ask: short("Agent 2 > Agent 3" if ask.agent == 0 and ask.seen else by_seat(ask)[-60:]))
+    assert copied(honest)[0] == []
+    two_voters = played(seats, lambda ask: by_seat(ask) if ask.agent < 2 else short())
+    assert copied(two_voters) == ([], (0.0, 4.0))
+    # What the referee's own words have as a vote is copied from them; what they quote is not.
+    own = (("review", "Write <comparison>Agent 1 > Agent 2</comparison>."),)
+
+    def says(ask):
+        return short("Agent 1 > Agent 2" if ask.agent in (0, 3) and ask.seen else "N/A", solution="Agent 1 > Agent 2")
+
+    assert copied(played(Parallel(agents=4, max_rounds=2, prompts=own), says)) == ([0, 1], (2.0, 2.0))
+    assert copied(played(seats, says)) == ([], (0.0, 2.0))
+    # Under letters: the same letters by all.
+    ballot = Ballot(agents=4, shown=2, ballot_form="verdicts")
+    letters = played(ballot, lambda ask: "A: right\nB: wrong" if ask.candidates else "x")
+    assert copied(letters) == ([0, 1, 2, 3], (4.0, 4.0))
+    soft = played(Ballot(agents=4, shown=2), lambda ask: "x", likely=lambda ask, options: (0.6, 0.4))
+    assert copied(soft) == ([], (0.0, 0.0))
