@@ -1,0 +1,174 @@
+"""Nothing in a prompt can be copied into a vote (SPEC 3.3), and a person may write prompts of their own (SPEC 3.20)."""
+
+import asyncio
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from peergrad import Question, UserError, read_file
+from peergrad.debate.ballot import Ballot, BallotForm
+from peergrad.debate.judge import judge_asks, read_verdict
+from peergrad.debate.play import play
+from peergrad.debate.prompts import TEXTS, read_texts
+from peergrad.debate.protocols import Parallel, Sequential
+from peergrad.debate.style import STYLES
+from peergrad.debate.votes import read_votes
+from tests.helpers import Choosing, full, short
+
+PARROT = Path(__file__).parent / "fixtures" / "parrot"
+PEERGRAD = Path(sys.executable).parent / "peergrad"
+FORMS = get_args(BallotForm)
+
+
+def reply(ask):
+    """No vote in words; one agent is unreadable in the first round, so that it is told so."""
+    if ask.candidates:
+        return "\n".join(f"{letter}: right" for letter in "ABCDEFGH"[: len(ask.candidates)])
+    if ask.contract is None:
+        return f"It is \\boxed{{{ask.agent % 2}}}."
+    if ask.turn == 1 and "consensus" not in ask.contract.names:
+        return ""
+    return (full if "consensus" in ask.contract.names else short)(solution="four")
+
+
+class Watched(Choosing):
+    """Keeps every ask, those of choices included."""
+
+    def __init__(self):
+        super().__init__(reply, lambda ask, options: [1 / len(options)] * len(options), tokens=False)
+        self.asks = []
+
+    async def sample(self, asks):
+        self.asks += asks
+        return await super().sample(asks)
+
+    async def choose(self, asks, options):
+        self.asks += asks
+        return await super().choose(asks, options)
+
+
+def check(protocol, question):
+    """Every prompt of a debate, read as a reply to it, holds no vote."""
+    engine = Watched()
+    debate = asyncio.run(play(protocol, question, engine))
+    readers = {"protocol": protocol.read, "judge": lambda _, text: read_verdict(text)}
+    for reader, asks in (("protocol", engine.asks), ("judge", judge_asks(debate, 10))):
+        for ask in asks:
+            texts = [message.text for message in ask.messages if message.role != "assistant"]
+            for text in [*texts, "\n\n".join(texts)]:
+                assert readers[reader](ask, text).votes == (), text
+                assert read_votes(text, 0, len(text))[0] == (), text
+    return debate
+
+
+@pytest.mark.parametrize("agents", range(2, 10))
+@pytest.mark.parametrize("style", STYLES)
+def test_no_prompt_reads_as_a_vote(agents, style):  # SPEC 3.3
+    question = Question("q", "What is 2 + 2?", "4" if style == "boxed" else None, style)
+    for wording, reading, order_shown in product(("full", "brief"), ("strict", "tolerant"), ("rotated", "seat")):
+        settings = {"agents": agents, "wording": wording, "reading": reading, "order_shown": order_shown}
+        assert len(check(Parallel(max_rounds=2, **settings), question).turns) == 2 * agents
+        assert len(check(Sequential(max_rounds=2, **settings), question).turns) == 2 * agents
+    check(Sequential(agents=agents, max_rounds=2, history_rounds=0), question)
+
+
+@pytest.mark.parametrize("agents", range(2, 10))
+@pytest.mark.parametrize("form", FORMS)
+def test_no_ballot_prompt_reads_as_a_vote(agents, form):  # SPEC 3.3
+    for style, own_in_view, merge_equal in product(STYLES, (True, False), (True, False)):
+        question = Question("q", "What is 2 + 2?", "4" if style == "boxed" else None, style)
+        settings = {"ballot_form": form, "own_in_view": own_in_view, "merge_equal": merge_equal, "shown": max(2, agents - 1)}
+        protocol = Ballot(agents=agents, revise=not form.startswith("soft"), **settings)
+        rounds = 1 if agents < 3 else 4 if protocol.revise else 2
+        assert len(check(protocol, question).turns) == rounds * agents
+
+
+def test_the_check_notices_a_filled_in_vote():
+    question = Question("q", "?")
+    for name, text in (("review", "Write <comparison>Agent 0 > Agent 2</comparison>"), ("rules", "Agent 1 = Agent 2")):
+        with pytest.raises(AssertionError):
+            check(Parallel(agents=4, max_rounds=2, prompts=((name, text),)), question)
+    for form, text in (("ranking", "Ranking: A > B"), ("pairs", "A > B"), ("verdicts", "A: right\nB: wrong")):
+        name = "ballot_grades" if form == "verdicts" else f"ballot_{form}"
+        with pytest.raises(AssertionError):
+            check(Ballot(agents=4, ballot_form=form, prompts=((name, text),)), question)
+
+
+def test_texts_of_a_folder(tmp_path):  # SPEC 3.20
+    (tmp_path / "review.txt").write_text("Agent {agent}: vote.\n")
+    (tmp_path / ".hidden").write_bytes(b"\xff")
+    assert read_texts(tmp_path) == (("review", "Agent {agent}: vote."),)
+    assert {name for name in TEXTS if not name.replace("_", "").isalpha()} == set()
+
+
+def command(*args, cwd=None):
+    made = subprocess.run([PEERGRAD, *map(str, args)], cwd=cwd, capture_output=True, text=True, check=False, timeout=200)
+    assert "Traceback" not in made.stderr
+    return made
+
+
+SMALL = ("--model", PARROT, "--max-tokens", 24, "--threads", 1)
+OWN = "Think of zebras, and vote."
+
+
+@pytest.fixture
+def folder(tmp_path):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (texts / "propose.txt").write_text(OWN)
+    return texts
+
+
+def test_a_debate_by_ones_own_text(folder, tmp_path):
+    out = tmp_path / "talk.jsonl"
+    made = command("debate", "Why?", *SMALL, "--max-rounds", 1, "--prompts", folder, "--out", out, "--json")
+    assert made.returncode == 0, made.stderr
+    (debate,) = read_file(out)
+    assert debate.protocol.prompts == (("propose", OWN),)
+    assert all(OWN in turn.asked[-1].text for turn in debate.turns)
+
+
+def test_a_run_by_ones_own_text_and_not_by_another(folder, tmp_path):
+    small = ("--batch", 2, "--warm-steps", 0, "--eval-questions", 0, "--eval-debates", 0, "--rank", 2)
+    run = ("train", *SMALL, *small, "--max-rounds", 1, "--prompts", folder, "--out", tmp_path / "run")
+    made = command(*run, "--steps", 1)
+    assert made.returncode == 0, made.stderr
+    (first, _) = read_file(tmp_path / "run" / "debates" / "step_000001.jsonl")
+    assert first.protocol.prompts == (("propose", OWN),)
+    (folder / "review.txt").write_text("Another.")
+    refused = command(*run, "--steps", 2)
+    assert refused.returncode == 2
+    assert "prompts" in refused.stderr
+
+
+def test_a_check_by_ones_own_text(folder):
+    made = command("check", "--preset", "demo", *SMALL, "--questions", 2, "--max-rounds", 1, "--prompts", folder, "--json")
+    assert made.returncode in (0, 1), made.stderr
+    assert "copied" in made.stdout
+
+
+def test_what_is_no_text_is_a_sentence(folder, tmp_path):
+    def refusal(prompts, *args):
+        made = command("check", *SMALL, "--prompts", prompts, *args)
+        assert made.returncode == 2
+        return " ".join(made.stderr.split())
+
+    assert "can't be read (No such file or directory); give a folder of NAME.txt files" in refusal(tmp_path / "none")
+    (folder / "reviev.txt").write_text("x")
+    assert "reviev.txt is no text that is asked; did you mean 'review'?" in refusal(folder)
+    (folder / "reviev.txt").unlink()
+    (folder / "review.md").write_text("x")
+    assert "each in a file NAME.txt" in refusal(folder)
+    (folder / "review.md").unlink()
+    (folder / "review.txt").write_bytes(b"\xff\xfe")
+    assert "is not UTF-8 text" in refusal(folder)
+
+
+def test_only_texts_are_read(tmp_path):
+    (tmp_path / "secret.bin").write_bytes(b"\xff")
+    with pytest.raises(UserError, match=r"secret\.bin is no text that is asked"):
+        read_texts(tmp_path)
