@@ -154,36 +154,12 @@ def _unit(text: str) -> bool | None:
 
 
 # Units that are easily confused, each in its spellings: an answer in another one is another answer.
-_KINDS = {
-    name: names.split()[0]
-    for names in (
-        "mm millimeter millimetre",
-        "cm centimeter centimetre",
-        "meter metre",
-        "km kilometer kilometre",
-        "inch in inches",
-        "foot ft feet",
-        "yard yd",
-        "mile mi",
-        "mg milligram",
-        "gram",
-        "kg kilogram kilo",
-        "ounce oz",
-        "pound lb",
-        "second sec",
-        "minute min",
-        "hour hr",
-        "day",
-        "week",
-        "month",
-        "year",
-        "dollar usd $",
-        "cent ¢",
-        "am",
-        "pm",
-    )
-    for name in names.split()
-}
+_CONFUSED = """
+mm millimeter millimetre, cm centimeter centimetre, meter metre, km kilometer kilometre, inch in inches, foot ft feet, yard yd,
+mile mi, mg milligram, gram, kg kilogram kilo, ounce oz, pound lb, second sec, minute min, hour hr, day, week, month, year,
+dollar usd $, cent ¢, am, pm
+"""
+_KINDS = {name: names.split()[0] for names in _CONFUSED.split(",") for name in names.split()}
 
 
 def _kind(text: str) -> str:
