@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,84 @@ def test_a_trainer_that_is_none_is_a_sentence(here):  # noqa: F811
     (here / "no_trainer.py").write_text(f"from peergrad.engines.base import Engine\n{code}\n")
     with pytest.raises(UserError, match="mine opened a int, which is no Trainer"):
         open_trainer(Setup(engine=EngineConfig(engine="no_trainer:E")))
+
+
+LATE = {
+    "step": "raise ValueError('no gradient today')",
+    "step gives nothing": "return None",
+    "sampler": "return {}['weights']",
+    "sample": "return [ask.colour for ask in asks]",
+    "save": "raise RuntimeError('no room for ' + path.name)",
+    "sampler_with": "raise KeyError('no such model')",
+    "close": "raise RuntimeError('it is stuck')",
+}
+"""What a method of somebody's engine does, long after it was opened."""
+
+LEARNER = """
+from peergrad.engines.base import Engine, StepStats
+from peergrad.engines.scripted import Scripted
+
+def speak(ask):
+    votes = "Agent 1 > Agent 2" if ask.seen else "N/A"
+    return f"<solution>5</solution><evaluation>yes</evaluation><comparison>{{votes}}</comparison>"
+
+class Learner:
+    context = 4096
+    def __init__(self): self.player = Scripted(speak)
+    async def sampler(self): return self
+    async def sampler_with(self, checkpoint): return self
+    async def sample(self, asks): return await self.player.sample(asks)
+    async def step(self, data, loss, lr): return StepStats(0.0, 1.0)
+    async def save(self, path): pass
+    async def load(self, path): pass
+    async def close(self, *, failed=False): pass
+    def tokens(self, ask, text): pass
+    def forget(self, path): pass
+    async def {head}: {body}
+
+OWN = Engine(name="learner", open=lambda _: Learner(), open_trainer=lambda _: Learner())
+"""
+HEADS = {
+    "step": "step(self, data, loss, lr)",
+    "sampler": "sampler(self)",
+    "sample": "sample(self, asks)",
+    "save": "save(self, path)",
+    "sampler_with": "sampler_with(self, checkpoint)",
+    "close": "close(self, *, failed=False)",
+}
+SMALL = [
+    "--max-tokens",
+    "200",
+    "--batch",
+    "2",
+    "--steps",
+    "1",
+    "--warm-steps",
+    "0",
+    "--eval-questions",
+    "0",
+    "--eval-debates",
+    "0",
+]
+
+
+@pytest.mark.parametrize("fails", LATE)
+def test_what_fails_later_is_a_sentence(fails, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*sys.path, str(tmp_path)]))
+    (tmp_path / "late_engine.py").write_text(LEARNER.format(head=HEADS[fails.split()[0]], body=LATE[fails]))
+    command = ["train", *SMALL, "--out", tmp_path / "run"]
+    if fails in ("sampler_with", "close"):
+        command = ["debate", "What is 2 + 3?", "--model", "m", "--out", tmp_path / "debates.jsonl"]
+    done = peergrad(*command, "--engine", "late_engine:OWN")
+    assert done.returncode in (1, 2), done.stderr
+    assert "Traceback" not in done.stderr
+    if fails == "step gives nothing":
+        assert "engine: learner: step must give StepStats, but gave NoneType" in done.stderr
+    elif fails == "sample":  # a sampler's mistake costs its debate; too many of them end the run
+        assert "AttributeError: 'Ask' object has no attribute 'colour'" in done.stderr
+    else:
+        assert "engine: learner: failed (" in done.stderr
+        assert "late_engine.py, line " in done.stderr
 
 
 def test_an_unknown_name_is_a_sentence():

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import nearest
 from peergrad.debate.imports import imported, is_import_path, where_it_failed
-from peergrad.engines.base import Engine, EngineConfig, Model, Setup, Trainer, UpdateConfig
+from peergrad.debate.types import Tokens
+from peergrad.engines.base import Engine, EngineConfig, Model, Setup, StepStats, Trainer, UpdateConfig
 from peergrad.engines.tinker import address as tinker
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from peergrad.engines.tinker.engine import Tinker
 
 M = TypeVar("M")
+
+_GIVES = {"step": StepStats, "tokens": Tokens, "context": int}  # what our own code takes as it is
 
 
 def _local(setup: Setup) -> Local:
@@ -112,10 +116,11 @@ def engine_of(config: EngineConfig) -> Engine:
     return engine
 
 
-def call_engine(engine: Engine, call: Callable[..., M], *args: Any) -> M:
-    """What an engine's code returns. The mistakes of somebody's own are sentences."""
+@contextlib.contextmanager
+def own_code(engine: Engine) -> Iterator[None]:
+    """Turns what goes wrong in the code of somebody's own engine into a sentence."""
     try:
-        return call(*args)
+        yield
     except (UserError, EngineError):
         raise
     except Exception as error:
@@ -141,9 +146,39 @@ def open_trainer(setup: Setup) -> Trainer:
 
 
 def _opened(engine: Engine, opener: Callable[[Setup], M], setup: Setup, seam: type[M]) -> M:
-    """What an engine opens. The mistakes of somebody's own are sentences."""
-    model = call_engine(engine, opener, setup)
+    with own_code(engine):
+        model = opener(setup)
     if not isinstance(model, seam):
         kind = type(model).__name__
         raise UserError(f"engine: {engine.name} opened a {kind}, which is no {seam.__name__} (peergrad.engines.base)")
-    return model
+    return model if engine in (LOCAL, TINKER, API) else cast("M", _Own(engine, model))
+
+
+class _Own:
+    """A model or trainer of somebody's own engine: what goes wrong in it, whenever it is used, is a sentence."""
+
+    def __init__(self, engine: Engine, model: object) -> None:
+        self._engine, self._model = engine, model
+
+    def __getattr__(self, name: str) -> Any:
+        with own_code(self._engine):
+            value = getattr(self._model, name)
+        if not callable(value):
+            return self._checked(name, value)
+
+        def call(*args: Any, **more: Any) -> Any:
+            with own_code(self._engine):
+                result = value(*args, **more)
+            return self._awaited(name, result) if inspect.isawaitable(result) else self._checked(name, result)
+
+        return call
+
+    async def _awaited(self, name: str, result: Awaitable[Any]) -> Any:
+        with own_code(self._engine):
+            return self._checked(name, await result)
+
+    def _checked(self, name: str, value: Any) -> Any:
+        if not isinstance(value, kind := _GIVES.get(name, object)):
+            what = type(value).__name__
+            raise UserError(f"engine: {self._engine.name}: {name} must give {kind.__name__}, but gave {what}")
+        return value

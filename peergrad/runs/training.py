@@ -25,7 +25,7 @@ from peergrad.debate.sampler import Sampler
 from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Ask, Debate, Question
 from peergrad.engines.base import Setup
-from peergrad.engines.registry import call_engine, engine_of, open_trainer
+from peergrad.engines.registry import engine_of, open_trainer, own_code
 from peergrad.learn.train import Step, Stopped, due, self_play, train
 from peergrad.learn.trainer import RETRIED, Trainer
 from peergrad.learn.updates import joined
@@ -117,7 +117,8 @@ def plan_run(config: TrainConfig) -> Plan:
     if apart.eval_debates > apart.eval_questions:
         raise UserError(f"eval_debates: {apart.eval_debates} is more than eval_questions; give at most that")
     teach, lessons = _teacher(config, task) if config.warm.warm_steps else (None, ())
-    call_engine(engine, engine.check, config.engine, config.update)
+    with own_code(engine):
+        engine.check(config.engine, config.update)
     return Plan(config, config.debate.build(engine.temperature), task, held_out, teach, lessons)
 
 

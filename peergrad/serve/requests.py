@@ -12,7 +12,7 @@ import numpy as np
 from peergrad.debate.fields import Field
 from peergrad.debate.types import Ids
 from peergrad.engines.local.engine import AdamRules
-from peergrad.engines.local.model.forward import Shape
+from peergrad.engines.local.model.decoder import Shape
 from peergrad.engines.local.sample.sampler import CompletionRequest
 from peergrad.serve.checkpoints import CheckpointId, ModelInfo
 from peergrad.serve.results import NotFoundError

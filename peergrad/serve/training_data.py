@@ -12,7 +12,7 @@ from tinker.proto import tinker_public_pb2 as pb
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
-from peergrad.engines.local.model.forward import Shape
+from peergrad.engines.local.model.decoder import Shape
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import RATIO_BOUNDS, Bounds, LossName
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from peergrad.debate.types import Ask, Tokens, Usage, only_text
 from peergrad.engines.base import OnText
-from peergrad.engines.openai.errors import ErrorResponse, RetryableError, as_list
+from peergrad.engines.openai.errors import ErrorResponse, RetryableError, objects
 from peergrad.engines.shared.sampling import decode
 from peergrad.engines.shared.secrets import Secrets
 
@@ -20,8 +20,8 @@ _BROKEN = ("error", "abort")  # finish reasons of a server that gave up
 class Completion:
     """What came of one request, gathered from its body or from the pieces of a stream."""
 
-    content: list[str] = field(default_factory=list)
-    refusal: list[str] = field(default_factory=list)
+    content: str = ""
+    refusal: str = ""
     answered: bool = False
     finish: str | None = None
     stop_text: str | None = None
@@ -39,23 +39,23 @@ class Completion:
     @property
     def text(self) -> str:
         """The words that are for others: its content, or else its refusal; never reasoning given apart."""
-        return "".join(self.content) or "".join(self.refusal)
+        return self.content or self.refusal
 
     def add(self, body: object) -> str:
         """Take in a body, or the next piece of a stream, and give the text it adds. Raises ``RetryableError`` if broken."""
-        top = _object(body, "the body")
-        if (error := top.get("error")) and isinstance(error, Mapping | str):
-            raise ErrorResponse.within(cast("object", error))
-        self.usage = _usage(top.get("usage")) or self.usage
-        self.prompt = _ids(top.get("prompt_token_ids")) or self.prompt
-        for choice in as_list(top.get("choices")):
-            choice = _object(choice, "a choice")
+        if not isinstance(body, Mapping):
+            raise RetryableError("the body is no JSON object", wrong_server=True)
+        if (error := body.get("error")) and isinstance(error, Mapping | str):
+            raise ErrorResponse.within(error)
+        self.usage = _usage(body.get("usage")) or self.usage
+        self.prompt = _ids(body.get("prompt_token_ids")) or self.prompt
+        for choice in objects(body.get("choices")):
             if choice.get("index") in (0, None):  # of several choices the first is the answer
                 self.answered = True
-                return self._take(choice)
+                return self._add_choice(choice)
         return ""
 
-    def _take(self, choice: Mapping[str, Any]) -> str:
+    def _add_choice(self, choice: Mapping[str, Any]) -> str:
         if isinstance(finish := choice.get("finish_reason"), str):
             self.finish = finish
         for name in ("stop_reason", "matched_stop"):
@@ -68,22 +68,20 @@ class Completion:
         message = choice.get("message") or choice.get("delta")
         if not isinstance(message, Mapping):
             return ""
-        message = cast("Mapping[str, Any]", message)
         self.reasoned |= any(message.get(name) for name in ("reasoning", "reasoning_content"))
         content, refusal = _text(message.get("content")), _text(message.get("refusal"))
-        self.content += [content] if content else []
-        self.refusal += [refusal] if refusal else []
+        self.content += content
+        self.refusal += refusal
         return content if self.content else refusal
 
-    def whole(self, *, stream: bool) -> Completion:
-        """Itself, if it is a whole answer; else ``RetryableError`` is raised."""
+    def check_whole(self, *, stream: bool) -> None:
+        """Raise ``RetryableError`` unless this is a whole answer."""
         if not self.answered:
             raise RetryableError("an answer without choices", wrong_server=True)
         if self.finish in _BROKEN:
             raise RetryableError(f"the server gave up (finish_reason {self.finish})")
         if stream and self.finish is None:
             raise RetryableError("the stream ended before the answer did")
-        return self
 
     def tokens(self, ask: Ask, text: str) -> Tokens | None:
         """The tokens of the reply, if all that training needs is there and belongs to this very text."""
@@ -97,11 +95,7 @@ class Completion:
 
 
 class ListenerError(Exception):
-    """The listener failed, not the server."""
-
-    def __init__(self, cause: Exception) -> None:
-        super().__init__("the listener failed")
-        self.cause = cause
+    """The listener failed, not the server. Its cause is what it raised."""
 
 
 class ReplyStream:
@@ -150,12 +144,12 @@ class ReplyStream:
         try:
             self._on_text(self._ask, piece)
         except Exception as error:
-            raise ListenerError(error) from None
+            raise ListenerError from error
 
 
-def cut(text: str, stops: Sequence[str], start: int = 0) -> str | None:
-    """The text up to the end of the first stop text in it, if there is one at or after ``start``."""
-    ends = [at + len(stop) for stop in stops if (at := text.find(stop, start)) >= 0]
+def cut(text: str, stops: Sequence[str]) -> str | None:
+    """The text up to the end of the first stop text in it, if there is one."""
+    ends = [at + len(stop) for stop in stops if (at := text.find(stop)) >= 0]
     return text[: min(ends)] if ends else None
 
 
@@ -166,8 +160,7 @@ def open_section(text: str, stop: str) -> bool:
 
 def _text(content: object) -> str:
     if isinstance(content, list):
-        parts = [cast("Mapping[str, Any]", part) for part in cast("list[object]", content) if isinstance(part, Mapping)]
-        return "".join(str(part.get("text", "")) for part in parts if part.get("type") == "text")
+        return "".join(str(part.get("text", "")) for part in objects(content) if part.get("type") == "text")
     return content if isinstance(content, str) else ""
 
 
@@ -175,38 +168,29 @@ def _usage(value: object) -> Usage | None:
     if not isinstance(value, Mapping):
         return None
     names = ("prompt_tokens", "completion_tokens", "total_tokens")
-    prompt, sampled, total = (_tally(cast("Mapping[str, Any]", value).get(name)) for name in names)
+    prompt, sampled, total = (_count(value.get(name)) for name in names)
     if prompt is None and sampled is not None and total is not None:
-        prompt = _tally(total - sampled)
+        prompt = _count(total - sampled)
     if sampled is None and prompt is not None and total is not None:
-        sampled = _tally(total - prompt)
+        sampled = _count(total - prompt)
     return None if prompt is None or sampled is None else Usage(prompt, sampled)
 
 
-def _tally(value: object) -> int | None:
+def _count(value: object) -> int | None:
     return value if type(value) is int and 0 <= value < 2**40 else None
 
 
 def _ids(value: object) -> list[int] | None:
-    if not isinstance(value, list) or not all(type(id) is int and 0 <= id < 2**31 for id in cast("list[object]", value)):
-        return None
-    return cast("list[int]", value)
+    return value if isinstance(value, list) and all(type(id) is int and 0 <= id < 2**31 for id in value) else None
 
 
 def _sampled(value: object) -> list[tuple[float, bytes]]:
     tokens: list[tuple[float, bytes]] = []
-    for entry in as_list(cast("Mapping[str, Any]", value).get("content")) if isinstance(value, Mapping) else []:
-        token = cast("Mapping[str, Any]", entry) if isinstance(entry, Mapping) else {}
+    for token in objects(value.get("content")) if isinstance(value, Mapping) else []:
         logprob, piece = token.get("logprob"), token.get("bytes")
-        if not isinstance(logprob, int | float) or not math.isfinite(logprob) or not isinstance(piece, list):
+        if not isinstance(logprob, int | float) or not math.isfinite(logprob):
             return []
-        if not all(type(byte) is int and 0 <= byte < 256 for byte in cast("list[object]", piece)):
+        if not isinstance(piece, list) or not all(type(byte) is int and 0 <= byte < 256 for byte in piece):
             return []
-        tokens.append((float(logprob), bytes(cast("list[int]", piece))))
+        tokens.append((float(logprob), bytes(piece)))
     return tokens
-
-
-def _object(value: object, what: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise RetryableError(f"{what} is no JSON object", wrong_server=True)
-    return cast("Mapping[str, Any]", value)

@@ -10,12 +10,10 @@ import random
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
-import openai
 
 from peergrad.debate.errors import EngineError, Halted, UserError
 from peergrad.debate.sampler import Answer, all_of
@@ -24,13 +22,12 @@ from peergrad.engines.base import ApiConfig, EngineConfig, OnText
 from peergrad.engines.openai.completions import Completion, ListenerError, ReplyStream, cut, open_section
 from peergrad.engines.openai.concurrency import ConcurrencyLimit
 from peergrad.engines.openai.errors import ErrorResponse, RejectedRequest, RetryableError, error_for
-from peergrad.engines.openai.requests import ServerFields
+from peergrad.engines.openai.requests import STOPS, refused_fields, request_body
 from peergrad.engines.shared.addresses import host, service_address
 from peergrad.engines.shared.meter import Meter
 from peergrad.engines.shared.secrets import Secrets
 
 OPENAI = "https://api.openai.com/v1"
-_PATH = "/chat/completions"
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
 _FIRST_ATTEMPTS = 3  # with a server that has never answered
 
@@ -63,16 +60,15 @@ class Api:
         if self.meter.in_money and not (config.price_in or config.price_out):
             raise UserError("budget_usd: needs to know what tokens cost; give price_in and price_out")
         url = service_address(engine.base_url, "OPENAI_BASE_URL", OPENAI, environ)
-        secret = _key(config.key_env, url, environ)
         self.server = f"{engine.model} at {host(url)}"
         self._model, self._deadline_s, self._seed, self._tokens = engine.model, engine.deadline_s, seed, tokens
-        headers = environ.get("OPENAI_CUSTOM_HEADERS", "")
-        self._secrets = Secrets([secret or "", *(line.partition(":")[2].strip() for line in headers.split("\n"))])
+        key, headers = _key(config.key_env, url, environ), _headers(url, environ)
+        self._secrets = Secrets([key or "", *headers.values()])
         self._secrets.guard_logs()
-        self._client = _client(config, url, secret)
+        self._client = _client(config, url, {"Authorization": f"Bearer {key or 'none'}"} | headers)
         self._limit = ConcurrencyLimit(config.max_concurrent)
         self._on_text = on_text
-        self._fields = ServerFields()
+        self._refused: set[str] = set()  # fields of a request that the server does not take
         self._keeps_stop = False  # whether the server was seen to leave a stop text in a reply
         self._answered = False
         self._counts = False  # whether the server was seen to count tokens
@@ -88,7 +84,7 @@ class Api:
         await self.close()
 
     async def close(self) -> None:
-        await self._client.close()
+        await self._client.aclose()
         self._secrets.leave_logs()
 
     async def sampler_with(self, checkpoint: Path | None) -> Api:
@@ -104,7 +100,7 @@ class Api:
             try:
                 return await self._ask(ask)
             except ListenerError as error:
-                raise error.cause from None
+                raise error.__cause__ or error from None
             except UserError as error:
                 raise UserError(self._secrets.exact(str(error))) from None
             except EngineError as error:
@@ -122,30 +118,28 @@ class Api:
         while True:
             if why := self._halted or self.meter.halted:
                 raise Halted(why)
-            fields = self._fields
-            body = fields.request(ask, self._model, self._seed, **sends)
+            body = request_body(ask, self._model, self._seed, self._refused, **sends)
             try:
                 completion = await self._retry(body, stream, until)
             except RejectedRequest as error:
-                self._learn(error, fields, body)
+                self._learn(error, body)
                 continue
             self._count(completion)
-            answer = self._read(ask, completion, fields)
-            if answer is None:
-                self._fields = replace(self._fields, stop=False)
+            reply = self._read(ask, completion, stops_sent="stop" in body)
+            if reply is None:
+                self._refused |= STOPS
                 continue
             if stream:
-                stream.finish(answer.text)
-            return answer
+                stream.finish(reply.text)
+            return reply
 
-    def _learn(self, error: RejectedRequest, fields: ServerFields, body: Mapping[str, Any]) -> None:
-        other = fields.without_rejected(body, error)
-        if other is not None:
-            self._fields = self._fields.both(other)
-        elif self._answered:  # others were answered: it is this request
+    def _learn(self, error: RejectedRequest, body: Mapping[str, Any]) -> None:
+        refused = refused_fields(body, error)
+        if not refused and self._answered:  # others were answered: it is this request
             raise EngineError(f"{self.server} refuses this request ({error})")
-        else:
+        if not refused:
             raise UserError(f"{self.server} refuses the first request ({error}); correct the settings")
+        self._refused |= refused
 
     def _count(self, completion: Completion) -> None:
         self._answered = True
@@ -155,13 +149,13 @@ class Api:
             why = f"budget: {self.server} does not say how many tokens it used, so no budget can be kept to"
             raise EngineError(why) if self._counts else UserError(why)
 
-    def _read(self, ask: Ask, completion: Completion, fields: ServerFields) -> Reply | None:
+    def _read(self, ask: Ask, completion: Completion, *, stops_sent: bool) -> Reply | None:
         """The reply with its stop text (SPEC 3.11); ``None`` if the server may have cut one off, and is to be sent none."""
         text, truncated = self._secrets.hide(completion.text), False
         if (until_stop := cut(text, ask.stop)) is not None:
-            self._keeps_stop |= fields.stop
+            self._keeps_stop |= stops_sent
             text = until_stop
-        elif not fields.stop or not ask.stop or completion.finish not in ("stop", None):
+        elif not stops_sent or completion.finish not in ("stop", None):
             truncated = completion.finish == "length"
         elif completion.stop_text in ask.stop:
             if not text and completion.reasoned:  # it stopped in the middle of its reasoning, which is no reply
@@ -204,63 +198,58 @@ class Api:
         if stream:
             stream.restart()
         try:
-            async with asyncio.timeout(seconds):  # over all of it: a time-out per read lets a body drip for ever
-                if stream:
-                    return await self._streamed(body, stream)
-                return _completion(await self._client.post(_PATH, cast_to=httpx2.Response, body=body))
+            # The time-out is over all of it: one per read lets a body drip for ever.
+            async with asyncio.timeout(seconds), self._client.stream("POST", "chat/completions", json=body) as response:
+                return await _completion(response, stream)
         except TimeoutError:
             raise RetryableError(f"{self.server} gave no whole answer within {seconds:g} s") from None
-        except openai.APIStatusError as error:
-            raise self._error_for(ErrorResponse(error.status_code, error.body, error.response.headers)) from None
-        except openai.APIConnectionError as error:
-            cause = error.__cause__ or error
-            why = f"{type(cause).__name__}: {quoted(str(cause))}"
-            wrong = isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProtocolError)
-            message = f"{self.server} can't be reached ({why}){self._hint(cause)}"
-            raise RetryableError(message, wrong_server=wrong) from None
-        except openai.APIError as error:  # within a stream
-            raise self._error_for(ErrorResponse.within(error.body)) from None
         except ErrorResponse as error:
-            raise self._error_for(error) from None
+            key_env = self.config.key_env
+            raise error_for(error, self.server, key_env, quoted, answered=self._answered) from None
+        except httpx2.TransportError as error:
+            why = f"{type(error).__name__}: {quoted(str(error))}"
+            wrong = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProtocolError)
+            message = f"{self.server} can't be reached ({why}){self._hint(error)}"
+            raise RetryableError(message, wrong_server=wrong) from None
         except (httpx2.HTTPError, httpx2.StreamError, ValueError, RecursionError) as error:  # no JSON, cut off, not UTF-8
             raise RetryableError(f"{self.server} sent a broken answer ({type(error).__name__})", wrong_server=True) from None
         except RetryableError as error:
             raise RetryableError(f"{self.server}: {quoted(str(error))}", wrong_server=error.wrong_server) from None
 
-    def _error_for(self, response: ErrorResponse) -> Exception:
-        return error_for(response, self.server, self.config.key_env, self._secrets.quoted, answered=self._answered)
-
-    def _hint(self, cause: BaseException) -> str:
+    def _hint(self, error: Exception) -> str:
         """Each of http and https, said to a server of the other, fails in its own way."""
-        likely = isinstance(cause, httpx2.ConnectTimeout | httpx2.ProtocolError) or "SSL" in str(cause).upper()
+        likely = isinstance(error, httpx2.ConnectTimeout | httpx2.ProtocolError) or "SSL" in str(error).upper()
         return f"; is it {self._client.base_url.scheme} that this server speaks?" if likely and not self._answered else ""
 
-    async def _streamed(self, body: Mapping[str, Any], stream: ReplyStream) -> Completion:
-        completion = Completion()
-        pieces = openai.AsyncStream[object]
-        async with await self._client.post(_PATH, cast_to=object, body=body, stream=True, stream_cls=pieces) as events:
-            if re.search("json|html", events.response.headers.get("content-type", "")):  # a server that does not stream
-                await events.response.aread()
-                return _completion(events.response)
-            async for event in events:
-                stream.add(completion.add(event))
-        return completion.whole(stream=True)
 
-
-def _completion(response: httpx2.Response) -> Completion:
-    completion = Completion()
+async def _completion(response: httpx2.Response, stream: ReplyStream | None) -> Completion:
+    """The completion in a response, as it comes in if there is a stream to tell. Raises ``ErrorResponse`` if it has none."""
+    completion, kind = Completion(), response.headers.get("content-type", "no content-type")
+    if stream and response.is_success and not re.search("json|html", kind):  # else it is a server that does not stream
+        async for line in response.aiter_lines():
+            field, _, event = line.partition(":")
+            if field == "data" and event.strip() != "[DONE]":
+                stream.add(completion.add(json.loads(event)))
+        completion.check_whole(stream=True)
+        return completion
+    content = await response.aread()
+    text = content[:20_000].decode("utf-8", "replace")
     try:
-        completion.add(json.loads(response.content))
-        return completion.whole(stream=False)
+        body = json.loads(content)
     except (ValueError, RecursionError):
-        why = "no answer in JSON"
+        body = None
+    if not response.is_success:
+        raise ErrorResponse(response.status_code, text if body is None else body, response.headers)
+    try:
+        if body is None:
+            raise RetryableError("no answer in JSON", wrong_server=True)
+        completion.add(body)
+        completion.check_whole(stream=False)
+        return completion
     except RetryableError as error:
         if not error.wrong_server:
             raise
-        why = str(error)
-    kind = response.headers.get("content-type", "no content-type")
-    text = response.content[:20_000].decode("utf-8", "replace")
-    raise RetryableError(f"{why}, but {kind}: {text}" if text else f"{why}, but nothing", wrong_server=True)
+        raise RetryableError(f"{error}, but {f'{kind}: {text}' if text else 'nothing'}", wrong_server=True) from None
 
 
 def _wait_s(retry_after_s: float | None, times: int) -> float:
@@ -279,23 +268,21 @@ def _key(name: str, url: str, environ: Mapping[str, str]) -> str | None:
     return value or None
 
 
-def _client(config: ApiConfig, url: str, secret: str | None) -> openai.AsyncOpenAI:
-    """The official client, without what it would do by itself: retry, follow redirections, send other keys it finds."""
+def _headers(url: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """The headers in OPENAI_CUSTOM_HEADERS, a line ``Name: value`` each, and for OpenAI the account's parts."""
+    lines = [line.partition(":") for line in environ.get("OPENAI_CUSTOM_HEADERS", "").split("\n")]
+    headers = {name.strip(): value.strip() for name, colon, value in lines if colon}
+    account = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
+    if host(url) == host(OPENAI):
+        headers |= {name: environ[variable] for name, variable in account.items() if environ.get(variable)}
+    return headers
+
+
+def _client(config: ApiConfig, url: str, headers: Mapping[str, str]) -> httpx2.AsyncClient:
     limits = httpx2.Limits(max_connections=config.max_concurrent, max_keepalive_connections=config.max_concurrent)
     timeout = httpx2.Timeout(config.timeout_s, connect=min(10.0, config.timeout_s))
     try:
-        transport = openai.DefaultAsyncHttpxClient(follow_redirects=False, limits=limits, timeout=timeout)
+        return httpx2.AsyncClient(base_url=url, headers=headers, follow_redirects=False, limits=limits, timeout=timeout)
     except (ImportError, ValueError):  # the proxies' addresses may hold passwords
         names = "HTTP_PROXY, HTTPS_PROXY or ALL_PROXY"
         raise UserError(f"{names}: holds no proxy that can be used; give one as in http://host:port, or unset it") from None
-    client = openai.AsyncOpenAI(
-        api_key=secret or "none",
-        admin_api_key="",
-        base_url=url,
-        timeout=timeout,
-        max_retries=0,
-        http_client=transport,
-    )
-    if host(url) != host(OPENAI):
-        client.organization = client.project = None
-    return client

@@ -8,12 +8,12 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 from peergrad.debate.errors import EngineError, Halted, UserError
 
-_RETRYABLE = (408, 409, 423, 425, 429)
+_RETRYABLE = (402, 408, 409, 423, 425, 429)
 _TOO_LONG = re.compile(
     r"context_length_exceeded|context[ _](?:length|window|size)|maximum (?:context|prompt|sequence)|max_model_len|"
     r"(?:prompt|input|request)[\w ]{0,20} too (?:long|large)|exceed_context",
@@ -43,55 +43,43 @@ class RetryableError(Exception):
 class RejectedRequest(Exception):  # noqa: N818
     """The server does not take the request as it is."""
 
-    def __init__(self, message: str, params: frozenset[str], diagnosis: str) -> None:
+    def __init__(self, message: str, params: set[str], diagnosis: str) -> None:
         super().__init__(message)
         self.params, self.diagnosis = params, diagnosis
 
 
 class ErrorResponse(Exception):  # noqa: N818
-    """What a server sent instead of an answer."""
+    """What a server sent instead of an answer: JSON, or else text.
+
+    ``diagnosis`` has its codes and messages to judge by, without what is quoted of the request, which holds debaters' words.
+    ``params`` are the fields of a request that it is about, as far as it names them apart.
+    """
 
     def __init__(self, status: int, body: object, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status)
-        self.status, self.body, self.headers = status, body, headers or {}
+        self.status, self.headers = status, headers or {}
+        inner = body.get("error") if isinstance(body, Mapping) else None
+        fields = next((part for part in (inner, body) if isinstance(part, Mapping)), {})
+        parts = [fields, *objects(fields.get("detail"))]  # some servers list single errors
+        texts = [part.get(name) for part in parts for name in ("message", "msg", "detail", "error")]
+        messages = [text for text in texts if isinstance(text, str) and text]
+        plain = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, default=str)
+        self.message = "; ".join(messages) or plain
+        self.codes = [part[name] for part in parts for name in ("code", "type") if isinstance(part.get(name), str)]
+        self.diagnosis = "\n".join([*self.codes, *(_QUOTES_US.sub("", message) for message in messages)])
+        places = [(part.get("param"), *(loc if isinstance(loc := part.get("loc"), list) else ())) for part in parts]
+        self.params = {name for place in places for name in place if isinstance(name, str)}
 
     @staticmethod
     def within(error: object) -> ErrorResponse:
         """An error where an answer should be, in a body with a good status or in a stream."""
-        code = cast("Mapping[str, Any]", error).get("code") if isinstance(error, Mapping) else None
+        code = error.get("code") if isinstance(error, Mapping) else None
         return ErrorResponse(code if isinstance(code, int) and 400 <= code < 600 else 502, error)
-
-    @property
-    def fields(self) -> Mapping[str, Any]:
-        body = self.body
-        if isinstance(body, Mapping) and isinstance(error := cast("Mapping[str, Any]", body).get("error"), Mapping):
-            body = cast("object", error)
-        return cast("Mapping[str, Any]", body) if isinstance(body, Mapping) else {}
-
-    @property
-    def message(self) -> str:
-        """Its message, or all of it; for people."""
-        if message := "; ".join(self._messages()):
-            return message
-        return self.body if isinstance(self.body, str) else json.dumps(self.body, ensure_ascii=False, default=str)
-
-    @property
-    def diagnosis(self) -> str:
-        """Codes and messages to judge by, without what is quoted of the request, which holds debaters' words."""
-        codes = [str(part[name]) for part in self._parts() for name in ("code", "type") if isinstance(part.get(name), str)]
-        return "\n".join([*codes, *(_QUOTES_US.sub("", message) for message in self._messages())])
-
-    @property
-    def params(self) -> frozenset[str]:
-        """The fields of a request that it is about, as far as it names them apart."""
-        places = [(part.get("param"), *as_list(part.get("loc"))) for part in self._parts()]
-        return frozenset(name for place in places for name in place if isinstance(name, str))
 
     @property
     def no_credit(self) -> bool:
         """Whether the account is empty. A server that says when to come back has a limit per minute or day."""
-        coded = any(self.fields.get(name) in _NO_CREDIT for name in ("code", "type"))
-        return (self.status == 402 or coded) and self.retry_after_s is None
+        return (self.status == 402 or bool(set(self.codes) & {*_NO_CREDIT})) and self.retry_after_s is None
 
     @property
     def retry_after_s(self) -> float | None:
@@ -100,15 +88,6 @@ class ErrorResponse(Exception):  # noqa: N818
             return seconds
         delay = _RETRY_IN.search(self.diagnosis)
         return float(delay[1]) * _UNITS[(delay[2] or "s").lower()] if delay else None
-
-    def _parts(self) -> list[Mapping[str, Any]]:
-        """Its fields, and those of the single errors that some servers list."""
-        listed = as_list(self.fields.get("detail"))
-        return [self.fields, *(cast("Mapping[str, Any]", part) for part in listed if isinstance(part, Mapping))]
-
-    def _messages(self) -> list[str]:
-        values = [part.get(name) for part in self._parts() for name in ("message", "msg", "detail", "error")]
-        return [message for message in values if isinstance(message, str) and message]
 
 
 def error_for(
@@ -122,7 +101,7 @@ def error_for(
     reason = f"{status}: {quoted(response.message)}"
     if response.no_credit:
         return Halted(f"{server}: the account has no credit left ({reason})")
-    if status in _RETRYABLE or status >= 500 or status == 402:
+    if status in _RETRYABLE or status >= 500:
         return RetryableError(f"{server} answered {reason}", response.retry_after_s, busy=status in _BUSY)
     if status == 401:
         return UserError(f"{key_env}: {server} does not accept the key ({status}); put the right one into the environment")
@@ -169,5 +148,6 @@ def _target(headers: Mapping[str, str]) -> str:
     return ", to another path of the same server" if location else ""
 
 
-def as_list(value: object) -> list[object]:
-    return cast("list[object]", value) if isinstance(value, list) else []
+def objects(value: object) -> list[Mapping[str, Any]]:
+    """The objects in a list of JSON, if it is one."""
+    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []

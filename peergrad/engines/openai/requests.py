@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Set
 from typing import Any
 
 from peergrad.debate.errors import UserError
@@ -23,6 +22,8 @@ _TOKENS = {
     "min_p": 0.0,
     "repetition_penalty": 1.0,
 }
+STOPS = {"stop", *_KEEP_STOP}
+_OPTIONAL = {"max_tokens", "temperature", "seed", "stream_options", *STOPS}
 _TINY = 0.001  # a temperature for servers that call 0 no temperature
 # Words of a server that takes temperatures, but not this one.
 _OTHER_VALUE = re.compile(
@@ -31,82 +32,54 @@ _OTHER_VALUE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFields:
-    """The fields of a request that a server is known to take."""
+def request_body(
+    ask: Ask, model: str, seed: int, refused: Set[str], *, temperature: bool, tokens: bool, stream: bool
+) -> dict[str, Any]:
+    """The body of a request to a server that refused some fields.
 
-    limit: str = "max_tokens"
-    seed: bool = True
-    stop: bool = True
-    keep_stop: bool = True
-    stream_usage: bool = True
-    least_temperature: float = 0.0
-
-    def request(self, ask: Ask, model: str, seed: int, *, temperature: bool, tokens: bool, stream: bool) -> dict[str, Any]:
-        """The body of a request. Messages are sent as they are in the ask, so that what was said before stays a prefix."""
-        body: dict[str, Any] = {
-            "model": model,
-            "messages": [{"role": message.role, "content": message.text} for message in ask.messages],
-            self.limit: ask.max_tokens,
-        }
-        if temperature:
-            body["temperature"] = max(ask.temperature, self.least_temperature)
-        if self.seed:
-            body["seed"] = seed_of(ask, seed)
-        if ask.stop and self.stop:
-            body["stop"] = list(ask.stop)
-            if self.keep_stop:
-                body |= _KEEP_STOP
-        if tokens:
-            body |= _TOKENS
-        if stream:
-            body["stream"] = True
-            if self.stream_usage:
-                body["stream_options"] = {"include_usage": True}
-        return body
-
-    def without_rejected(self, body: Mapping[str, Any], rejected: RejectedRequest) -> ServerFields | None:
-        """The fields without those that a server rejected; ``None`` if it did not name one that can be left out.
-
-        Raises ``UserError`` where leaving it out would not be what was asked for.
-        """
-        named = {name for name in body if name in rejected.params or _names(rejected.diagnosis, name)}
-        fields = self
-        if "temperature" in named:
-            fields = replace(fields, least_temperature=_least_temperature(body["temperature"], rejected))
-        if named & _TOKENS.keys():
-            raise UserError(f"tokens: this server gives no token ids and log-probabilities ({rejected}); leave tokens out")
-        if "max_tokens" in named:
-            fields = replace(fields, limit="max_completion_tokens")
-        if "seed" in named:
-            fields = replace(fields, seed=False)
-        if named & _KEEP_STOP.keys():
-            fields = replace(fields, keep_stop=False)
-        elif "stop" in named:
-            fields = replace(fields, stop=False)
-        if "stream_options" in named:
-            fields = replace(fields, stream_usage=False)
-        return fields if fields != self else None
-
-    def both(self, other: ServerFields) -> ServerFields:
-        """What both take: requests under way at the same time may each have met a refusal."""
-        return ServerFields(
-            limit=max(self.limit, other.limit, key=len),
-            seed=self.seed and other.seed,
-            stop=self.stop and other.stop,
-            keep_stop=self.keep_stop and other.keep_stop,
-            stream_usage=self.stream_usage and other.stream_usage,
-            least_temperature=max(self.least_temperature, other.least_temperature),
-        )
+    Messages are sent as they are in the ask, so that what was said before stays a prefix.
+    """
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [{"role": message.role, "content": message.text} for message in ask.messages],
+        "max_completion_tokens" if "max_tokens" in refused else "max_tokens": ask.max_tokens,
+        "seed": seed_of(ask, seed),
+    }
+    if ask.stop:
+        body |= {"stop": list(ask.stop)} | _KEEP_STOP
+    if tokens:
+        body |= _TOKENS
+    if stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    body = {name: value for name, value in body.items() if name not in refused}
+    if temperature:
+        body["temperature"] = max(ask.temperature, _TINY if "temperature" in refused else 0.0)
+    return body
 
 
-def _least_temperature(temperature: float, rejected: RejectedRequest) -> float:
-    """The least temperature of a server that refused 0. Any other is the person's to change."""
+def refused_fields(body: Mapping[str, Any], rejected: RejectedRequest) -> set[str]:
+    """The fields of a request that a server refused and that can be left out, or be sent in another way.
+
+    Raises ``UserError`` where that would not be what was asked for.
+    """
+    named = {name for name in body if name in rejected.params or _names(rejected.diagnosis, name)}
+    if "temperature" in named:
+        _check_temperature(body["temperature"], rejected)
+    if named & _TOKENS.keys():
+        raise UserError(f"tokens: this server gives no token ids and log-probabilities ({rejected}); leave tokens out")
+    if named & _KEEP_STOP.keys():
+        named = (named - {"stop"}) | _KEEP_STOP.keys()
+    elif "stop" in named:
+        named |= STOPS
+    return named & _OPTIONAL
+
+
+def _check_temperature(temperature: float, rejected: RejectedRequest) -> None:
+    """Only a temperature of 0 may be sent as another. Any other is the person's to change."""
     if not _OTHER_VALUE.search(rejected.diagnosis):
         raise UserError(f"send_temperature: this model takes no temperature but its own ({rejected}); set it to false")
     if temperature > 0:
         raise UserError(f"temperature: this model does not take {temperature:g} ({rejected}); give one that it takes")
-    return _TINY
 
 
 def _names(message: str, field: str) -> bool:

@@ -23,7 +23,7 @@ _LIKELY = (  # what looks like a secret in a server's words, whosever it is
         rf"\1{HIDDEN}",
     ),
 )
-_LOGGERS = ("openai", "httpx2", "httpcore2")
+_LOGGERS = ("httpx2", "httpcore2")
 _SHORTEST = 8  # shorter "keys" are placeholders such as EMPTY, and hiding them would hide words
 
 
@@ -72,7 +72,7 @@ class Secrets:
         return longest
 
     def guard_logs(self) -> None:
-        """Scrub what the client and its transport log, at every level, until ``leave_logs``."""
+        """Scrub what the client of servers and its transport log, at every level, until ``leave_logs``."""
         for name in (*_LOGGERS, *logging.root.manager.loggerDict):
             if name.split(".")[0] in _LOGGERS and logging.getLogger(name) not in self._filtered:
                 logging.getLogger(name).addFilter(self._scrub_record)
