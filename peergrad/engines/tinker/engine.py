@@ -21,11 +21,11 @@ import tinker
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
-from peergrad.debate.sampler import Answer, all_of
+from peergrad.debate.sampler import Answer, Likely, all_of
 from peergrad.debate.types import Ask, Floats, Reply, Tokens
 from peergrad.engines.base import EngineConfig, UpdateConfig
 from peergrad.engines.shared.chat import Chat, load_chat
-from peergrad.engines.shared.sampling import seed_of
+from peergrad.engines.shared.sampling import no_logprobs, seed_of
 from peergrad.engines.tinker.address import CHECKPOINT, address, check_settings, key
 from peergrad.engines.tinker.connection import Connection, NotFound
 from peergrad.learn import losses
@@ -168,7 +168,7 @@ class TinkerSampler:
         prompt_T = self._chat.prompt(ask.messages)
         room = self._context - len(prompt_T)
         if room < 1:
-            return EngineError(f"a prompt of {len(prompt_T)} tokens does not fit the model's context of {self._context}")
+            return self._too_long(len(prompt_T))
         params = tinker.SamplingParams(
             max_tokens=min(max(1, ask.max_tokens), room),
             seed=seed_of(ask, self._seed),
@@ -182,6 +182,38 @@ class TinkerSampler:
         except EngineError as error:
             return error
         return _reply(response, prompt_T.tolist(), ask, self._chat)
+
+    async def choose(self, asks: Sequence[Ask], options: Sequence[str]) -> Sequence[Likely | EngineError]:
+        """How likely each option is as the reply to each ask, by the token it begins with."""
+        tokens = self._chat.first_tokens(options)
+        return await all_of([self._likely(ask, tokens) for ask in asks])
+
+    async def _likely(self, ask: Ask, tokens: Sequence[int]) -> Likely | EngineError:
+        """Every token is scored as the last of a prompt, at temperature 1. The service then samples one more, unread."""
+        prompt = self._chat.prompt(ask.messages).tolist()
+        if len(prompt) + 2 > self._context:
+            return self._too_long(len(prompt))
+
+        async def score(token: int) -> float:
+            whole = tinker.ModelInput.from_ints([*prompt, token])
+            scores = await self._connection.wait(
+                "log-probabilities", self._client.compute_logprobs_async(whole, prompt_logprobs_last_n=1)
+            )
+            if not scores:
+                raise no_logprobs(self._connection.host)
+            if scores[-1] is None or not math.isfinite(scores[-1]):
+                raise EngineError(f"{self._connection.host} gave no log-probability of a prompt's last token")
+            return scores[-1]
+
+        try:
+            logprobs_K = np.array(await all_of([score(token) for token in tokens]))
+        except EngineError as error:
+            return error
+        shares_K = np.exp(logprobs_K - logprobs_K.max())
+        return Likely(tuple((shares_K / shares_K.sum()).tolist()), len(tokens) * (len(prompt) + 1))
+
+    def _too_long(self, tokens: int) -> EngineError:
+        return EngineError(f"a prompt of {tokens} tokens does not fit the model's context of {self._context}")
 
 
 def _reply(response: tinker.SampleResponse, prompt: list[int], ask: Ask, chat: Chat) -> Answer:
