@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional as F
 
-from peergrad.engines.local.model.onednn import Packed, worth_packing
+from peergrad.engines.local.model.ops import Packed, can_pack
 
 SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536))  # a layer's four matrices
 LAYERS = 10
@@ -31,7 +31,7 @@ def milliseconds(work: Callable[[], object]) -> float:
 def main() -> None:
     torch.set_num_threads(os.cpu_count() or 1)
     weights = [torch.randn(shape) for _ in range(LAYERS) for shape in SHAPES]
-    assert worth_packing(weights)
+    assert can_pack(weights)
     packed = [Packed(weight) for weight in weights]
     rows: dict[int, dict[str, float]] = {}
     for count in (1, 4, 12, 24, 64, 256, 1024):

@@ -39,8 +39,7 @@ from peergrad.debate.errors import EngineError
 from peergrad.debate.protocols import Direct
 from peergrad.debate.types import Ask, Ids, Message, Question, Reply
 from peergrad.engines.local.engine import Local
-from peergrad.engines.local.train.packed_attention import packed_attention
-from peergrad.engines.local.train.prefix_tree import micro_batches, prefix_trees
+from peergrad.engines.local.train.packing import micro_batches, packed_attention, prefix_trees
 from peergrad.learn.datums import Datum
 from peergrad.measure.statistics import ratio
 from peergrad.tasks.base import grade_all

@@ -22,8 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from peergrad.engines.local.model.decoder import Decoder
-from peergrad.engines.local.model.forward import Adapter
+from peergrad.engines.local.model.decoder import Adapter, Decoder
 from peergrad.engines.local.model.lora import Lora, LoraRules
 from peergrad.engines.local.sample.scheduler import Job, Scheduler
 from peergrad.engines.local.train.backward import gradient

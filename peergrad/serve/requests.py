@@ -16,7 +16,7 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field, nearest
 from peergrad.debate.types import Ids
 from peergrad.engines.local.engine import AdamRules
-from peergrad.engines.local.model.forward import Shape
+from peergrad.engines.local.model.decoder import Shape
 from peergrad.engines.local.sample.sampler import CompletionRequest
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import RATIO_BOUNDS, Bounds, LossName

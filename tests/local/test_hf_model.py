@@ -13,8 +13,7 @@ from peft import PeftModel
 from peergrad import UserError
 from peergrad.engines.local.engine import Local
 from peergrad.engines.local.model.decoder import Decoder
-from peergrad.engines.local.model.hf_model import HFDecoder
-from peergrad.engines.local.model.loading import forward, load
+from peergrad.engines.local.model.hf_model import HFDecoder, forward, load
 from peergrad.engines.local.model.lora import Lora, LoraRules
 from peergrad.engines.local.train.backward import gradient
 from peergrad.engines.shared.chat import Chat

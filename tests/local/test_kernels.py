@@ -6,10 +6,10 @@ from torch.nn import functional as F
 
 from peergrad.engines.local.model import ops
 from peergrad.engines.local.model.lora import Lora, LoraRules
-from peergrad.engines.local.sample.state import BatchState, draw
+from peergrad.engines.local.sample.batch_state import BatchState
 
 pytest.importorskip("triton")
-from peergrad.engines.local.model import kernels, vocabulary_kernels
+from peergrad.engines.local.model import kernels
 from peergrad.engines.local.sample import cache_kernels
 from tests.local.tiny import engine
 
@@ -75,9 +75,8 @@ def test_attention_of_packed_prompts():
     rows, starts, lengths = [3, 0, 4], [0, 37, LENGTH - 20], [140, 1, 20]
     row_of = torch.tensor(rows).repeat_interleave(torch.tensor(lengths)).to(DEVICE)
     positions = torch.cat([torch.arange(start, start + n) for start, n in zip(starts, lengths, strict=True)]).to(DEVICE)
-    tiles = torch.tensor(cache_kernels.prompt_tiles(lengths), dtype=torch.int32).to(DEVICE)
     q = random(sum(lengths), HEADS, SIZE)
-    out = cache_kernels.attend_prompts(q, keys, values, row_of, positions, tiles).view(-1, HEADS, SIZE)
+    out = cache_kernels.prompt_attention(row_of, positions, lengths)(0, q, keys, values).view(-1, HEADS, SIZE)
     wanted = [reference(q[t], keys[row_of[t]], values[row_of[t]], int(positions[t])) for t in range(len(q))]
     assert_same(out, wanted)
 
@@ -96,10 +95,10 @@ def test_rotating_and_storing():
 
 
 def test_drawing(monkeypatch):
-    monkeypatch.setattr(vocabulary_kernels, "VOCABULARY_CHUNK", 64)
+    monkeypatch.setattr(kernels, "VOCABULARY_CHUNK", 64)
     logits, uniforms = random(50, 300) * 3, torch.rand(50, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     temperatures = torch.linspace(0, 1.5, 50).to(DEVICE)
-    (ids, logprobs), (wanted, exact) = (d(logits, temperatures, uniforms) for d in (vocabulary_kernels.draw, draw))
+    (ids, logprobs), (wanted, exact) = (d(logits, temperatures, uniforms) for d in (kernels.draw, ops.draw))
     assert torch.equal(ids, wanted)
     assert (logprobs[1:] - exact[1:]).abs().max() < 1e-4
 
@@ -112,16 +111,16 @@ def scored_tokens(module):
 
 
 def test_log_probabilities_and_their_gradients(monkeypatch):
-    monkeypatch.setattr(vocabulary_kernels, "VOCABULARY_CHUNK", 64)
-    assert_same(scored_tokens(vocabulary_kernels), scored_tokens(ops))
+    monkeypatch.setattr(kernels, "VOCABULARY_CHUNK", 64)
+    assert_same(scored_tokens(kernels), scored_tokens(ops))
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("rank", [None, 4])
 def test_a_step_as_the_graph_has_it_is_the_plain_one(kind, rank):
     """What is captured in a graph, run by itself: the same tokens, and the same keys and values in the cache."""
+    from peergrad.engines.local.model.lora import stack
     from peergrad.engines.local.sample.cuda_graphs import decode
-    from peergrad.engines.local.sample.stacked_lora import stacked
 
     if DEVICE == "cuda":
         pytest.skip("the tiny model's parts are for a CPU")
@@ -140,7 +139,7 @@ def test_a_step_as_the_graph_has_it_is_the_plain_one(kind, rank):
         state.at.copy_(torch.tensor([3, 0, 20, 33, 7]))
         state.uniforms.copy_(torch.linspace(0.1, 0.9, 16).expand(ROWS, -1))
     plain._step(ROWS, 64, adapter)
-    decode(decoder, fused, ROWS, adapter and stacked(decoder, adapter), (decoder.cos, decoder.sin))
+    decode(decoder, fused, ROWS, adapter and stack(decoder, adapter), (decoder.cos, decoder.sin))
     assert torch.equal(plain.ids, fused.ids)
     assert_same([plain.logprobs, plain.cache.kv], [fused.logprobs, fused.cache.kv])
     again._step(ROWS, 64, adapter)  # the base model's matrices lie elsewhere now, and are as they were

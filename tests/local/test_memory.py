@@ -10,8 +10,8 @@ import torch
 from peergrad import EngineError, UserError
 from peergrad.engines.local import engine as engines
 from peergrad.engines.local.engine import Local
-from peergrad.engines.local.model.memory import is_out_of_memory
-from peergrad.engines.local.sample import kv_cache, state
+from peergrad.engines.local.memory import is_out_of_memory
+from peergrad.engines.local.sample import batch_state, cache_memory
 from peergrad.engines.local.sample.sampler import QueuedRequest, _render
 from peergrad.engines.local.train import backward
 from tests.local.test_training import DATA, cpu_is_full, gpu_is_full, trained_engine
@@ -52,9 +52,9 @@ def limited(monkeypatch, where, name, full, fits):
 def test_fewer_rows_where_all_do_not_fit(monkeypatch, full, plenty):
     said = []
     local = engine(say=said.append)
-    calls = limited(monkeypatch, state, "KVCache", full, lambda shape, rows, *_: rows <= 3)
+    calls = limited(monkeypatch, batch_state, "KVCache", full, lambda _, rows, __: rows <= 3)
     assert_same(sample(local), plenty)
-    assert [rows for _, rows, *_ in calls] == [8, 4, 2]
+    assert [rows for _, rows, _ in calls] == [8, 4, 2]
     assert said == ["memory ran out while sampling: fewer replies at once from now on (kv_gb, max_rows)"]
     assert_same(sample(local), plenty)
     assert len(calls) == 3  # and the rows there are stay
@@ -66,7 +66,7 @@ def test_prefixes_go_before_rows_do(monkeypatch, plenty):
     sample(local, ASKS[:3])
     prefixes, budget = local.scheduler.memory.prefixes, local.scheduler.memory.prefixes.budget
     assert prefixes.used
-    limited(monkeypatch, state, "KVCache", gpu_is_full, lambda *_: not prefixes.used)
+    limited(monkeypatch, batch_state, "KVCache", gpu_is_full, lambda *_: not prefixes.used)
     assert_same(sample(local), plenty)
     assert local.scheduler.memory.state.rows == 12
     assert prefixes.budget == budget // 2
@@ -75,7 +75,7 @@ def test_prefixes_go_before_rows_do(monkeypatch, plenty):
 @FULL
 def test_what_can_not_be_parked_is_not(monkeypatch, full, plenty):
     local = engine()
-    calls = limited(monkeypatch, kv_cache, "_copy", full, lambda *_: False)
+    calls = limited(monkeypatch, cache_memory, "_copy", full, lambda *_: False)
     assert_same(sample(local), plenty)
     assert len(calls) == len(ASKS)
     assert local.scheduler.memory.prefixes.used == 0
@@ -84,7 +84,7 @@ def test_what_can_not_be_parked_is_not(monkeypatch, full, plenty):
 def test_what_is_longest_unused_makes_room_for_what_is_parked(monkeypatch, plenty):
     local = engine(max_rows=1)
     prefixes = local.scheduler.memory.prefixes
-    calls = limited(monkeypatch, kv_cache, "_copy", gpu_is_full, lambda tensor: prefixes.used + tensor.nbytes < 250_000)
+    calls = limited(monkeypatch, cache_memory, "_copy", gpu_is_full, lambda tensor: prefixes.used + tensor.nbytes < 250_000)
     for one, wanted in zip(ASKS, plenty, strict=True):
         assert_same(sample(local, [one]), [wanted])
         assert prefixes.used == sum(entry.kv.nbytes for entry in prefixes._stored.values()) < 250_000
@@ -101,11 +101,11 @@ def test_what_is_longest_unused_makes_room_for_what_is_parked(monkeypatch, plent
 def test_prompts_are_computed_in_smaller_parts(monkeypatch, full, plenty):
     local = engine(max_rows=12)
     local.scheduler._prefill_tokens = 4096
-    calls = limited(monkeypatch, local.decoder, "hidden", full, lambda ids, *_: ids.shape[1] == 1 or ids.numel() <= 300)
+    calls = limited(monkeypatch, local.decoder, "hidden", full, lambda ids, *_: len(ids) <= 300)
     assert_same(sample(local), plenty)
 
     def failed():
-        return sum(ids.numel() > 300 for ids, *_ in calls if ids.shape[1] > 1)
+        return sum(len(ids) > 300 for ids, *_ in calls)
 
     before = failed()
     assert before
@@ -122,13 +122,11 @@ def test_replies_are_begun_anew_with_fewer_rows(monkeypatch, full, after, plenty
     local = engine(max_rows=12)
     steps = []
 
-    def fits(ids, *_):
-        if ids.shape[1] > 1:
-            return True
-        steps.append(len(ids))
-        return len(ids) <= 5 or len(steps) <= after
+    def fits(_, rows, *__):
+        steps.append(rows)
+        return rows <= 5 or len(steps) <= after
 
-    limited(monkeypatch, local.decoder, "hidden", full, fits)
+    limited(monkeypatch, batch_state.BatchState, "_step", full, fits)
     assert_same(sample(local), plenty)
     assert max(steps) > 5
     assert local.scheduler.memory.state.rows <= 5
@@ -138,7 +136,7 @@ def test_replies_are_begun_anew_with_fewer_rows(monkeypatch, full, after, plenty
 @FULL
 def test_one_that_does_not_fit_costs_its_own_ask(monkeypatch, full, plenty):
     local = engine()
-    limited(monkeypatch, local.decoder, "hidden", full, lambda ids, *_: ids.shape[1] < 400)
+    limited(monkeypatch, local.decoder, "hidden", full, lambda ids, *_: len(ids) < 400)
     long = ask("long " * 500, debate="long")
     *replies, failed = sample(local, [*ASKS, long])
     assert_same(replies, plenty)

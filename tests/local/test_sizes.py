@@ -5,9 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from peergrad.engines.local import sizes as module
-from peergrad.engines.local.model.forward import Matrix, Shape
-from peergrad.engines.local.sizes import (
+from peergrad.engines.local import memory as module
+from peergrad.engines.local.memory import (
     GIB,
     GpuMemory,
     MemoryCosts,
@@ -17,6 +16,7 @@ from peergrad.engines.local.sizes import (
     describe_sizes,
     plan_sizes,
 )
+from peergrad.engines.local.model.decoder import Matrix, Shape
 from tests.local.tiny import engine
 
 # layers, hidden, between, heads, key/value heads, head size, vocabulary, context

@@ -15,7 +15,7 @@ from peergrad import EngineError, UserError
 from peergrad.engines.local.model.lora import LoraRules
 from peergrad.engines.local.train import backward
 from peergrad.engines.local.train.backward import gradient
-from peergrad.engines.local.train.prefix_tree import micro_batches, prefix_trees
+from peergrad.engines.local.train.packing import micro_batches, prefix_trees
 from peergrad.learn import losses as oracle
 from peergrad.learn.datums import Datum
 from tests.local.tiny import ask, engine, model, tokenizer

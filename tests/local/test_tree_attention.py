@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from peergrad.engines.local.model.forward import Shape
-from peergrad.engines.local.train import packed_attention as packed
-from peergrad.engines.local.train.prefix_tree import Node
+from peergrad.engines.local.model.decoder import Shape
+from peergrad.engines.local.train import packing as packed
+from peergrad.engines.local.train.packing import Node
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 RUNS_KERNELS = importlib.util.find_spec("triton") and (DEVICE.type == "cuda" or os.environ.get("TRITON_INTERPRET"))

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from peergrad.debate.types import Ask, Message
 from peergrad.engines.local.engine import Local
-from peergrad.engines.local.model.loading import forward
+from peergrad.engines.local.model.hf_model import forward
 from peergrad.engines.shared.chat import Chat
 
 # In the manner of each family: how turns are delimited, what is inserted, trimmed or dropped.

@@ -22,13 +22,12 @@ from torch import Tensor
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.types import Ask, Tokens
-from peergrad.engines.local.model.forward import Forward
-from peergrad.engines.local.model.loading import load
+from peergrad.engines.local.memory import SizeSettings, catch_out_of_memory, choose_sizes
+from peergrad.engines.local.model.decoder import Forward
+from peergrad.engines.local.model.hf_model import load
 from peergrad.engines.local.model.lora import Lora, LoraRules
-from peergrad.engines.local.model.memory import catch_out_of_memory
 from peergrad.engines.local.sample.sampler import LocalSampler
 from peergrad.engines.local.sample.scheduler import Scheduler
-from peergrad.engines.local.sizes import SizeSettings, choose_sizes
 from peergrad.engines.local.train.backward import Gradient, gradient
 from peergrad.engines.shared.chat import Chat, load_chat
 from peergrad.learn.datums import Datum

@@ -1,25 +1,88 @@
-"""The forward pass of Llama-like models, written once for sampling and for training.
+"""The forward pass of a model: its interface, and our own for Llama-like models, the same for sampling and for training.
 
-Shapes: b rows, t new tokens a row, h hidden, n query heads, m key/value heads, d head size, s cached positions.
-Weights with the same input are fused (query, key and value; gate and up), so a layer is four matrix products.
-The caller supplies attention: to a cache of keys and values when sampling, to packed sequences when training.
+All tokens of a call are packed end to end. The caller supplies attention: to a cache of keys and values when sampling, to
+packed sequences when training. Weights with the same input are fused (query, key and value; gate and up), so a layer is four
+matrix products.
+
+Shapes: t tokens, h hidden, n query heads, m key/value heads, d head size, V vocabulary.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from peergrad.debate.errors import UserError
 from peergrad.engines.local.model import ops
-from peergrad.engines.local.model.forward import Adapter, Attend, Groups, Matrix, Shape
-from peergrad.engines.local.model.onednn import Packed, worth_packing
+from peergrad.engines.local.model.ops import Packed, can_pack
+
+# For each layer, by group of matrices: the matrices (down, up) of LoRA. A group that is not trained is missing.
+Adapter = list[dict[str, tuple[Tensor, Tensor]]]
+
+# (layer, query (t, n, d), key (t, m, d), value (t, m, d)) → (t, n·d)
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a model."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    vocabulary: int
+    context: int
+    windows: tuple[int | None, ...]
+    """Per layer, how many of the newest tokens, itself included, a token attends to; None: all."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix that LoRA can add to, by its Hugging Face name. Example: ``Matrix("model.layers.0.mlp.up_proj", 96, 64)``."""
+
+    name: str
+    outputs: int
+    inputs: int
+
+    @property
+    def kind(self) -> str:
+        """The last part of its name, the same in all layers."""
+        return self.name.rpartition(".")[2]
+
+
+# The matrices of a layer in groups: those of a group have the same input and are multiplied as one.
+Groups = dict[str, tuple[Matrix, ...]]
+
+
+class Forward(Protocol):
+    """The forward pass of a frozen model. Sampling and training may call it at the same time, from different threads."""
+
+    shape: Shape
+    device: torch.device
+    dtype: torch.dtype
+    unembedding: Tensor  # (V, h): its product with a hidden state is, but for a constant, the logits
+    matrices: Sequence[Groups]  # one for each layer
+    other_modules: frozenset[str]  # last parts of the names of modules that are not among the matrices
+
+    def hidden(self, ids: Tensor, positions: Tensor, attend: Attend, adapter: Adapter | None) -> Tensor:
+        """The last hidden state (t, h) of tokens at positions (t). See ``grow_rotations``."""
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores of every token of the vocabulary (t, V), in float32; not differentiable."""
+        ...
+
+    def grow_rotations(self, positions: int) -> None:
+        """Prepare for this many positions. Call it before they are used: a check would stall a GPU."""
+        ...
+
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
@@ -46,7 +109,7 @@ class Layer:
     before_mlp: Tensor
     query_norm: Tensor | None
     key_norm: Tensor | None
-    packed: Mapping[str, Packed]
+    packed: dict[str, Packed] = field(default_factory=dict[str, Packed])
 
 
 class Decoder:
@@ -54,14 +117,11 @@ class Decoder:
 
     def __init__(self, model: Any) -> None:
         """Take the weights of a transformers model, and empty it layer by layer so that there is one copy of each."""
-        if not Decoder.runs(model):
-            raise UserError(f"model: {type(model).__name__} is not built like {', '.join(ARCHITECTURES)}; use HFDecoder")
         config = model.config
-        heads = config.num_attention_heads
         self.shape = Shape(
             layers=config.num_hidden_layers,
             hidden=config.hidden_size,
-            heads=heads,
+            heads=config.num_attention_heads,
             kv_heads=config.num_key_value_heads,
             head_size=_head_size(config),
             vocabulary=config.vocab_size,
@@ -74,11 +134,7 @@ class Decoder:
         self.unembedding: Tensor = model.lm_head.weight.data
         self.last_norm: Tensor = core.norm.weight.data
         self.device, self.dtype = self.embedding.device, self.embedding.dtype
-        self._ops: Any = ops
-        if self.device.type == "cuda":
-            from peergrad.engines.local.model import kernels
-
-            self._ops = kernels
+        self._ops = ops.for_device(self.device)
         self._growing = threading.Lock()  # sampling and training run at the same time
         rotary = core.rotary_emb
         self._frequencies = rotary.inv_freq.float().to(self.device)
@@ -90,10 +146,10 @@ class Decoder:
             layer.to("meta")
         weights = [weight for layer in self.layers for weight in layer.weights.values()]
         self._head: Packed | None = None
-        if worth_packing([*weights, self.unembedding]):
+        if can_pack([*weights, self.unembedding]):
             self._head = Packed(self.unembedding)
-            packed = [{name: Packed(weight) for name, weight in layer.weights.items()} for layer in self.layers]
-            self.layers = [replace(layer, packed=some) for layer, some in zip(self.layers, packed, strict=True)]
+            for layer in self.layers:
+                layer.packed.update({name: Packed(weight) for name, weight in layer.weights.items()})
         self.matrices: Sequence[Groups] = [self._matrices(index) for index in range(self.shape.layers)]
         self.other_modules: frozenset[str] = frozenset()
 
@@ -115,7 +171,6 @@ class Decoder:
         return not biased
 
     def hidden(self, ids: Tensor, positions: Tensor, attend: Attend, adapter: Adapter | None) -> Tensor:
-        """The last hidden state of each token: (…, h) for ids and positions of shape (…). See ``grow_rotations``."""
         shape = self.shape
         x, added = F.embedding(ids, self.embedding).float(), None
         for index, layer in enumerate(self.layers):
@@ -134,7 +189,6 @@ class Decoder:
         return self._ops.add_norm(x, added, self.last_norm, self.eps)[1]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Scores of every token of the vocabulary (b, V), in float32; not differentiable."""
         if self.device.type == "cuda":  # sums are kept in float32 rather than rounded to bfloat16 and back
             return torch.mm(hidden, self.unembedding.T, out_dtype=torch.float32)
         return F.linear(hidden, self.unembedding) if self._head is None else self._head(hidden)
@@ -149,7 +203,6 @@ class Decoder:
         ]
 
     def grow_rotations(self, positions: int) -> None:
-        """Compute rotations for this many positions. Call it before they are used: a check would stall a GPU."""
         with self._growing:
             if positions > len(self.cos):
                 self.cos, self.sin = self._rotations(max(positions, 2 * len(self.cos)))
@@ -192,7 +245,6 @@ def _fused_layer(layer: Any) -> Layer:
         before_mlp=layer.post_attention_layernorm.weight.data,
         query_norm=None if norms[0] is None else norms[0].data,
         key_norm=None if norms[1] is None else norms[1].data,
-        packed={},
     )
 
 
@@ -201,33 +253,24 @@ def _times(x: Tensor, layer: Layer, name: str, lora: Mapping[str, Any], bias: Te
     if isinstance(added, Packed):
         return added(x, bias)
     if packed is not None:
-        return _add(packed(x, bias), x, added)
+        y = packed(x, bias)
+        return y if added is None else y.addmm_(F.linear(x, added[0]), added[1].T)  # in place: one pass over y less
     weight = layer.weights[name]
-    return F.linear(x, weight, bias) if added is None else _Product.apply(x, weight, bias, *added)
+    return F.linear(x, weight, bias) if added is None else _LoraProduct.apply(x, weight, bias, *added)
 
 
-class _Product(torch.autograd.Function):
+class _LoraProduct(torch.autograd.Function):
     """A product with LoRA, added in place in both directions: one pass less over large tensors each way."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, down: Tensor, up: Tensor) -> Tensor:
-        inner = F.linear(x, down).flatten(0, -2)
+        inner = F.linear(x, down)
         ctx.save_for_backward(x, weight, down, up, inner)
-        y = F.linear(x, weight, bias)
-        y.flatten(0, -2).addmm_(inner, up.T)
-        return y
+        return F.linear(x, weight, bias).addmm_(inner, up.T)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        x, weight, down, up, inner = ctx.saved_tensors
-        x, grad = x.flatten(0, -2), grads[0].flatten(0, -2)
+        (grad,), (x, weight, down, up, inner) = grads, ctx.saved_tensors
         to_inner = grad @ up
-        to_x = (grad @ weight).addmm_(to_inner, down).view(*grads[0].shape[:-1], -1) if ctx.needs_input_grad[0] else None
+        to_x = (grad @ weight).addmm_(to_inner, down) if ctx.needs_input_grad[0] else None
         return to_x, None, None, to_inner.T @ x, grad.T @ inner
-
-
-def _add(y: Tensor, x: Tensor, added: tuple[Tensor, Tensor] | None) -> Tensor:
-    if added is not None:
-        down, up = added
-        y.flatten(0, -2).addmm_(F.linear(x, down).flatten(0, -2), up.T)  # in place: one pass over y less
-    return y

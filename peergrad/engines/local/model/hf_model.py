@@ -1,8 +1,7 @@
-"""The forward pass of any other architecture: transformers' own code with the engine's attention.
+"""Models of transformers: loading them, and the forward pass of those that ``Decoder`` does not run.
 
-It is slower than ``Decoder`` but has the same interface. transformers calls attention by name, so a function of ours takes
-its place, and LoRA is added by hooks on the linear modules. The arguments of a call (attention, adapter) are local to its
-thread.
+``HFDecoder`` is slower than ``Decoder`` but has the same interface. transformers calls attention by name, so a function of
+ours takes its place, and LoRA is added by hooks on the linear modules. The arguments of a call are local to its thread.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,11 +18,40 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from peergrad.debate.errors import UserError
-from peergrad.engines.local.model.forward import Adapter, Attend, Groups, Shape
-from peergrad.engines.local.model.memory import is_out_of_memory
+from peergrad.engines.local.memory import is_out_of_memory
+from peergrad.engines.local.model.decoder import Adapter, Attend, Decoder, Forward, Groups, Shape
 from peergrad.engines.local.model.probe import probe, refuse
+from peergrad.engines.shared.chat import first_line
 
 ATTENTION = "peergrad"
+
+
+def load(folder: Path, device: str, dtype: torch.dtype) -> Forward:
+    """Load a Hugging Face folder: into our own forward pass if it can run the architecture, else with transformers' code."""
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # it loads in a second; what takes long is told by ``models``
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, attn_implementation="eager")
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # no causal model of this type, files missing or damaged, …: each raises in its own way
+        raise UserError(
+            f"model: transformers can't load {str(folder)!r} as a causal language model ({first_line(error)})"
+        ) from None
+    try:
+        model = model.to(device)
+    except (RuntimeError, AssertionError) as error:  # no such device, or none of them here
+        if is_out_of_memory(error):
+            raise
+        raise UserError(f"device: {device!r} can't be used ({first_line(error)}); give cpu, or leave it out") from None
+    return forward(model)
+
+
+def forward(model: Any) -> Forward:
+    """The forward pass of a transformers model, which must not be used otherwise any more."""
+    return Decoder(model) if Decoder.runs(model) else HFDecoder(model)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +60,6 @@ class _Call:
 
     attend: Attend
     adapter: Adapter | None
-    lead: torch.Size  # the shape of its ids
 
 
 _current = threading.local()  # .call: _Call | None
@@ -44,7 +72,7 @@ class HFDecoder:
         """Probe and self-check a model; one that can't be run exactly is refused."""
         from transformers import AttentionInterface
 
-        from peergrad.engines.local.self_check import self_check
+        from peergrad.engines.local.model.self_check import self_check
 
         AttentionInterface.register(ATTENTION, _attention)
         model.eval().requires_grad_(False)
@@ -76,16 +104,15 @@ class HFDecoder:
         """The last hidden state of each token, scaled where the model scales its logits."""
         # Tokens beyond the context are never read, but tables of positions end there.
         positions = positions.clamp(max=self.shape.context - 1)
-        _current.call = _Call(attend, adapter, ids.shape)
+        _current.call = _Call(attend, adapter)
         try:
-            out = self._core(input_ids=_rows(ids), position_ids=_rows(positions), use_cache=False)
+            out = self._core(input_ids=ids[None], position_ids=positions[None], use_cache=False)
         finally:
             _current.call = None
-        hidden = out.last_hidden_state.view(*ids.shape, -1)
+        hidden = out.last_hidden_state[0]
         return hidden if self.scale == 1.0 else hidden * self.scale
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Scores of every token of the vocabulary (b, V), in float32; not differentiable."""
         if self.device.type == "cuda":
             scores = torch.mm(hidden, self.unembedding.T, out_dtype=torch.float32)
             return scores if self._bias is None else scores + self._bias
@@ -95,20 +122,16 @@ class HFDecoder:
         """Nothing to do: the model computes its own."""
 
 
-def _rows(tokens: Tensor) -> Tensor:
-    return tokens if tokens.dim() == 2 else tokens[None]
-
-
 def _attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, _: Tensor | None, scaling: float | None = None, **__: Any
 ) -> tuple[Tensor, None]:
-    """Attention as transformers calls it, (b, heads, t, d) to (b, t, n, d), by the attention of the current call."""
+    """Attention as transformers calls it, (1, heads, t, d) to (1, t, n, d), by the attention of the current call."""
     call: _Call = _current.call
     size = query.shape[-1]
     if scaling is not None and not math.isclose(scaling, size**-0.5):
         query = query * (scaling * size**0.5)
-    q, k, v = (x.transpose(1, 2).reshape(*call.lead, x.shape[1], size) for x in (query, key, value))
-    return call.attend(module.layer_idx, q, k, v).view(*query.transpose(1, 2).shape), None
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    return call.attend(module.layer_idx, q, k, v).view(1, *q.shape), None
 
 
 def _lora_hook(layer: int, name: str) -> Callable[..., Tensor | None]:

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
-from peergrad.engines.local.model.forward import Adapter, Forward, Groups, Matrix
+from peergrad.engines.local.model.decoder import Adapter, Decoder, Forward, Groups, Layer, Matrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,3 +192,49 @@ def _modules(decoder: Forward, kinds: set[str]) -> list[str]:
 
 def _name(matrix: Matrix, part: str) -> str:
     return f"base_model.model.{matrix.name}.{part}.weight"
+
+
+@dataclass(frozen=True, eq=False)
+class StackedLora:
+    """A matrix with an adapter's down matrix stacked below it, so that one product computes both: for decoding on a GPU.
+
+    With few rows a product takes as long as launching it. The base model's own matrix becomes a view of this one.
+    """
+
+    stacked: Tensor  # (outputs + inner, inputs)
+    bias: Tensor | None  # with zeros for the adapter's part
+    up: Tensor  # (outputs, inner)
+
+    @staticmethod
+    def on(layer: Layer, name: str, down: Tensor, up: Tensor) -> StackedLora:
+        stacked = torch.cat((layer.weights[name], down))
+        # ``data``: writing the adapter's part does not change the weights, which a backward pass in progress would refuse.
+        layer.weights[name] = stacked.data[: len(up)]
+        bias = layer.bias if name == "qkv" else None
+        return StackedLora(stacked, bias if bias is None else F.pad(bias, (0, len(down))), up.clone())
+
+    def fits(self, down: Tensor, up: Tensor) -> bool:
+        return up.shape == self.up.shape and len(self.stacked) == len(up) + len(down)
+
+    def set(self, down: Tensor, up: Tensor) -> None:
+        self.stacked[len(up) :] = down
+        self.up.copy_(up)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y, inner = F.linear(x, self.stacked, self.bias).split((len(self.up), len(self.stacked) - len(self.up)), -1)
+        return y.addmm_(inner, self.up.T)
+
+
+def stack(decoder: Decoder, adapter: Adapter) -> list[dict[str, StackedLora]]:
+    """Stack an adapter below the matrices it adds to."""
+    return [
+        {name: StackedLora.on(layer, name, *pair) for name, pair in lora.items()}
+        for layer, lora in zip(decoder.layers, adapter, strict=True)
+    ]
+
+
+def stack_fits(stacked: list[dict[str, StackedLora]], adapter: Adapter) -> bool:
+    """Whether an adapter has the same matrices as those that are stacked, of the same shapes."""
+    return [*map(set, stacked)] == [*map(set, adapter)] and all(
+        matrices[name].fits(*pair) for matrices, layer in zip(stacked, adapter, strict=True) for name, pair in layer.items()
+    )

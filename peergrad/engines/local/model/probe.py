@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from peergrad.debate.errors import UserError
-from peergrad.engines.local.model.forward import Groups, Matrix, Shape
+from peergrad.engines.local.model.decoder import Groups, Matrix, Shape
 
 PROBE = "peergrad-probe"
 

@@ -1,12 +1,12 @@
 """Triton kernels for a GPU: keys and values into the cache, and attention to it while sampling.
 
-Shapes as in ``cache``: b rows, t new tokens, n query heads, m key/value heads, d head size, S positions.
+Shapes: b rows, t new tokens, n query heads, m key/value heads, d head size, S positions.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import torch
@@ -72,29 +72,31 @@ def on_chip(device: torch.device) -> int:
     return getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 99 * 1024)
 
 
-def prompt_tiles(lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """Packed prompts in tiles of queries that one program each attends with: where each tile begins, and how many it has."""
-    starts = [0, *itertools.accumulate(lengths)]
-    return [
-        (start + at, min(_PROMPT_TILE, length - at))
-        for start, length in zip(starts, lengths, strict=False)
-        for at in range(0, length, _PROMPT_TILE)
-    ]
-
-
-def attend_prompts(q: Tensor, keys: Tensor, values: Tensor, rows: Tensor, positions: Tensor, tiles: Tensor) -> Tensor:
+def prompt_attention(rows: Tensor, positions: Tensor, lengths: Sequence[int]) -> Callable[..., Tensor]:
     """Attention of new tokens to all before them in their row: (t, n, d) → (t, n·d).
 
-    Each token's row and position in it are given; its key and value are already stored there.
+    ``rows`` and ``positions`` say where each token's key and value are stored; ``lengths`` of them belong to each row.
     """
-    tokens, heads, size = q.shape
-    out = torch.empty_like(q)
-    _attend_prompts[(len(tiles), heads)](
-        q, keys, values, rows, positions, tiles, out, size**-0.5,
-        keys.stride(0), keys.stride(1), heads, heads // keys.shape[1], size, _PROMPT_TILE, 64,
-        num_warps=8, num_stages=3,
-    )  # fmt: skip
-    return out.view(tokens, heads * size)
+    # Tiles of queries, one for each program: where a tile begins, and how many queries it has.
+    tiles = [
+        (start + at, min(_PROMPT_TILE, length - at))
+        for start, length in zip([0, *itertools.accumulate(lengths)], lengths, strict=False)
+        for at in range(0, length, _PROMPT_TILE)
+    ]
+    on_device = torch.tensor(tiles, dtype=torch.int32).to(rows.device)
+
+    def attend(_: int, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        tokens, heads, size = q.shape
+        q = q.contiguous()
+        out = torch.empty_like(q)
+        _attend_prompts[(len(tiles), heads)](
+            q, keys, values, rows, positions, on_device, out, size**-0.5,
+            keys.stride(0), keys.stride(1), heads, heads // keys.shape[1], size, _PROMPT_TILE, 64,
+            num_warps=8, num_stages=3,
+        )  # fmt: skip
+        return out.view(tokens, heads * size)
+
+    return attend
 
 
 @triton.jit

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from peergrad.engines.local.model.forward import Forward
-from peergrad.engines.local.model.memory import catch_out_of_memory
-from peergrad.engines.local.sample.kv_cache import PrefixCache
-from peergrad.engines.local.sample.state import BatchState
+from peergrad.debate.types import Ids
+from peergrad.engines.local.memory import catch_out_of_memory
+from peergrad.engines.local.model.decoder import Forward
+from peergrad.engines.local.sample.batch_state import BatchState, CacheEntry, KVCache
 
 if TYPE_CHECKING:
     from peergrad.engines.local.sample.scheduler import Job
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
 
 # On a GPU the length of rows is a multiple of this.
 _ROW_MULTIPLE = 512
+
+# Tokens per block of the prefix cache.
+_BLOCK = 16
 
 
 class SampleMemory:
@@ -29,6 +35,7 @@ class SampleMemory:
         self._decoder, self._lookahead, self._say = decoder, lookahead, say
         self._max_rows, self._half = max_rows, kv_bytes // 2
         self._row_budget = self._half  # less, where memory has run out
+        self._layout = (1, 1)  # rows and positions of the newest state
         self._warned = False
         self.state: BatchState | None = None
         self.prefixes = PrefixCache(self._half)
@@ -44,38 +51,26 @@ class SampleMemory:
         """
         positions, uniforms = self._positions(jobs), max(job.limit for job in jobs) + 2 * self._lookahead
         rows = min(self._max_rows, len(jobs))
-        state = self.state
-        if state is not None:
+        if state := self.state:
             long_enough = state.positions >= positions and state.uniforms.shape[1] >= uniforms
             if long_enough and state.rows >= min(rows, self._affordable(positions)):
                 return state
             # Keep what the old one had where that costs no rows, so that sizes settle.
-            rows, uniforms = self._max_rows if joinable else max(rows, state.rows), max(uniforms, state.uniforms.shape[1])
+            rows, uniforms = max(rows, state.rows), max(uniforms, state.uniforms.shape[1])
+        rows = self._max_rows if joinable else rows
+        if state:
             if self._affordable(max(positions, state.positions)) >= rows:
                 positions = max(positions, state.positions)
             state.free()
-        elif joinable:
-            rows = self._max_rows
         if self._decoder.device.type == "cuda":
             # With some to spare where that costs no rows: graphs are captured anew for every layout, which takes seconds.
             longer = -(-positions // _ROW_MULTIPLE) * _ROW_MULTIPLE
             positions = longer if self._affordable(longer) >= rows else positions
         self.state = state = None
         self._decoder.grow_rotations(positions)
-        return self._allocate(rows, positions, uniforms)
-
-    def _allocate(self, max_rows: int, positions: int, uniforms: int) -> BatchState:
-        """``max_rows`` rows, or as many as there is memory for."""
-        while True:
-            rows = min(max_rows, self._affordable(positions))
-            with catch_out_of_memory(when=rows > 1 or self.prefixes.used > 0):
-                self.state = BatchState(self._decoder, rows, positions, uniforms)
-                return self.state
-            if self.prefixes.used:
-                self.shrink_prefixes()
-            else:
-                self._halve_rows(rows, positions)
-                self.release_unused()
+        self._layout = min(rows, self._affordable(positions)), positions
+        self.state = BatchState(self._decoder, *self._layout, uniforms)
+        return self.state
 
     def has_room(self, state: BatchState, job: Job, present: Sequence[Job]) -> bool:
         """Whether a job may join: it fits into the rows, and a new layout would not give all twice as many rows."""
@@ -99,20 +94,17 @@ class SampleMemory:
 
         Returns False if there was one row and nothing else.
         """
-        rows, positions = (self.state.rows, self.state.positions) if self.state is not None else (1, 1)
-        had_prefixes = self.prefixes.used > 0
-        if had_prefixes:
-            self.shrink_prefixes()
-        elif rows > 1:
-            self._halve_rows(rows, positions)
+        rows, positions = self._layout
+        can_shrink = self.prefixes.used > 0 or rows > 1
+        if self.prefixes.used:
+            self.prefixes.budget //= 2
+        elif can_shrink:
+            self._row_budget = self._row_bytes(positions) * (rows // 2)
+            if not self._warned:
+                self._warned = True
+                self._say("memory ran out while sampling: fewer replies at once from now on (kv_gb, max_rows)")
         self.free()
-        return had_prefixes or rows > 1
-
-    def shrink_prefixes(self) -> None:
-        """Empty the prefix cache and halve its budget."""
-        self.prefixes.evict()
-        self.prefixes.budget //= 2
-        self.release_unused()
+        return can_shrink
 
     def restore(self) -> None:
         """Use the whole budget again: one job alone was too large, so there was enough for the others."""
@@ -122,12 +114,6 @@ class SampleMemory:
         """Return the memory that PyTorch caches to the device."""
         if self._decoder.device.type == "cuda":
             torch.cuda.empty_cache()
-
-    def _halve_rows(self, rows: int, positions: int) -> None:
-        if not self._warned:
-            self._warned = True
-            self._say("memory ran out while sampling: fewer replies at once from now on (kv_gb, max_rows)")
-        self._row_budget = self._row_bytes(positions) * (rows // 2)
 
     def _positions(self, jobs: Sequence[Job]) -> int:
         """The length of rows that can hold any of these jobs."""
@@ -140,3 +126,91 @@ class SampleMemory:
     def _row_bytes(self, tokens: int) -> int:
         shape = self._decoder.shape
         return shape.layers * 2 * shape.kv_heads * shape.head_size * self._decoder.dtype.itemsize * tokens
+
+
+class PrefixCache:
+    """Finds entries by their prefix, and stores those of finished rows within ``budget`` bytes; the oldest are evicted.
+
+    Every block of tokens from the start is known by its hash, and a match is compared token by token, so a collision can
+    cost time but not correctness. Different weights never share.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self.budget, self.used = budget, 0
+        self._by_block: dict[int, CacheEntry] = {}
+        self._stored: OrderedDict[int, CacheEntry] = OrderedDict()  # least recently used first
+
+    def longest_prefix(self, weights: int, ids_T: Ids) -> tuple[CacheEntry | None, int]:
+        """The entry that shares the longest prefix with these tokens, and the length of that prefix."""
+        for block in reversed(_blocks(weights, ids_T)):
+            entry = self._by_block.get(block)
+            if entry and entry.weights == weights:
+                common = min(len(entry.ids_T), len(ids_T))
+                differ = np.flatnonzero(entry.ids_T[:common] != ids_T[:common])
+                if id(entry) in self._stored:
+                    self._stored.move_to_end(id(entry))
+                return entry, int(differ[0]) if len(differ) else common
+        return None, 0
+
+    def add(self, entry: CacheEntry) -> None:
+        """Let an entry be found by its prefix."""
+        entry.blocks = _blocks(entry.weights, entry.ids_T)
+        for block in entry.blocks:
+            self._by_block[block] = entry
+
+    def remove(self, entry: CacheEntry) -> None:
+        for block in entry.blocks:
+            if self._by_block.get(block) is entry:
+                del self._by_block[block]
+
+    def evict_weights(self, weights: int) -> None:
+        """Evict everything stored for these weights."""
+        for key in [key for key, entry in self._stored.items() if entry.weights == weights]:
+            self._evict(self._stored.pop(key))
+
+    def evict(self, keep: int = 0) -> None:
+        """Evict entries, the least recently used first, until they have no more than ``keep`` bytes."""
+        while self.used > keep:
+            self._evict(self._stored.popitem(last=False)[1])
+
+    def _evict(self, entry: CacheEntry) -> None:
+        self.remove(entry)
+        assert entry.kv is not None
+        self.used -= entry.kv.nbytes
+        entry.kv = None  # frees the memory, whoever else refers to the entry
+
+    def store(self, cache: KVCache, entry: CacheEntry, ids_T: Ids) -> None:
+        """Store the keys and values of a finished row, if the budget and the memory allow it."""
+        self.remove(entry)
+        view = cache.kv[:, :, entry.row, :, : len(ids_T)]
+        entry.row = None
+        if view.nbytes > self.budget or len(ids_T) < _BLOCK:
+            return
+        self.evict(self.budget - view.nbytes)
+        while entry.kv is None:
+            with catch_out_of_memory():
+                entry.kv = _copy(view)
+                break
+            if not self._stored:
+                return
+            self.evict(self.used // 2)
+        entry.ids_T = ids_T
+        self.used += view.nbytes
+        self._stored[id(entry)] = entry
+        self.add(entry)
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.clone()
+
+
+def _blocks(weights: int, ids_T: Ids) -> list[int]:
+    """A hash for each block of tokens and all before it; each is made from the one before, so the text is read once."""
+    raw = np.ascontiguousarray(ids_T, np.int32).tobytes()
+    size = _BLOCK * 4
+    blocks: list[int] = []
+    block = weights
+    for start in range(0, len(raw) - size + 1, size):
+        block = hash((block, raw[start : start + size]))
+        blocks.append(block)
+    return blocks

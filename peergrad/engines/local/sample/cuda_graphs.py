@@ -9,19 +9,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from peergrad.engines.local.model import kernels, vocabulary_kernels
-from peergrad.engines.local.model.decoder import Decoder, Layer
-from peergrad.engines.local.model.forward import Adapter
+from peergrad.engines.local.memory import SAMPLE_LOGIT, GpuMemory
+from peergrad.engines.local.model import kernels
+from peergrad.engines.local.model.decoder import Adapter, Decoder, Layer
+from peergrad.engines.local.model.lora import StackedLora, stack, stack_fits
 from peergrad.engines.local.sample import cache_kernels
-from peergrad.engines.local.sample.stacked_lora import Added, Stacked, fits, stacked
-from peergrad.engines.local.sizes import SAMPLE_LOGIT, GpuMemory
 
 if TYPE_CHECKING:
-    from peergrad.engines.local.sample.state import BatchState
+    from peergrad.engines.local.sample.batch_state import BatchState
 
 # A graph is for a fixed number of rows; a batch uses the next larger one, its spare rows computing what nobody reads.
 _ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048)
-
 
 _Rotations = tuple[Tensor, Tensor]  # cosines and sines
 
@@ -36,7 +34,7 @@ class DecodeGraphs:
 
     def _reset(self) -> None:
         self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
-        self._added: Added = []
+        self._stacked: list[dict[str, StackedLora]] = []  # for each layer, by name
         self._memory = None
         self._rotations: list[_Rotations] = []  # graphs read them by address, so they must stay
 
@@ -44,12 +42,12 @@ class DecodeGraphs:
         """Decode with this adapter from now on."""
         if adapter is None:
             return
-        if not fits(self._added, adapter):
+        if not stack_fits(self._stacked, adapter):
             self._reset()  # also those without an adapter: the base model's matrices move
-            self._added = stacked(self._decoder, adapter)
-        for buffers, layer in zip(self._added, adapter, strict=True):
+            self._stacked = stack(self._decoder, adapter)
+        for matrices, layer in zip(self._stacked, adapter, strict=True):
             for name, pair in layer.items():
-                buffers[name].take(*pair)
+                matrices[name].set(*pair)
 
     def step(self, rows: int, adapted: bool) -> None:
         """Decode one token of the first ``rows`` rows."""
@@ -62,7 +60,7 @@ class DecodeGraphs:
         if GpuMemory.of(decoder.device).free < rows * SAMPLE_LOGIT * decoder.shape.vocabulary:
             torch.cuda.empty_cache()  # during capture PyTorch does not reclaim memory that it has cached
         saved = [tensor.clone() for tensor in state.step_tensors]
-        adapter, rotations = self._added if adapted else None, (decoder.cos, decoder.sin)
+        adapter, rotations = self._stacked if adapted else None, (decoder.cos, decoder.sin)
         stream = self._stream = self._stream or torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -85,7 +83,9 @@ class DecodeGraphs:
         return graph
 
 
-def decode(decoder: Decoder, state: BatchState, rows: int, adapter: Added | None, rotations: _Rotations) -> None:
+def decode(
+    decoder: Decoder, state: BatchState, rows: int, adapter: list[dict[str, StackedLora]] | None, rotations: _Rotations
+) -> None:
     """``BatchState`` one step further, with fused kernels: the same arithmetic as ``Decoder.hidden`` for one token a row."""
     shape = decoder.shape
     at = state.at[:rows]
@@ -103,11 +103,11 @@ def decode(decoder: Decoder, state: BatchState, rows: int, adapter: Added | None
         added = _times(kernels.swiglu(_times(y, layer, "gate_up", more)), layer, "down", more)
     _, y = kernels.add_norm(x, added, decoder.last_norm, decoder.eps)
     uniforms = state.uniforms[:rows].gather(1, state.drawn[:rows, None])[:, 0]
-    ids, logprobs = vocabulary_kernels.draw(decoder.logits(y), state.temperatures[:rows], uniforms)
+    ids, logprobs = kernels.draw(decoder.logits(y), state.temperatures[:rows], uniforms)
     state.record(rows, ids, logprobs)
 
 
-def _times(x: Tensor, layer: Layer, name: str, more: Mapping[str, Stacked]) -> Tensor:
+def _times(x: Tensor, layer: Layer, name: str, more: Mapping[str, StackedLora]) -> Tensor:
     if name in more:
         return more[name](x)
     return F.linear(x, layer.weights[name], layer.bias if name == "qkv" else None)

@@ -10,17 +10,20 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from peergrad.debate.errors import EngineError
 from peergrad.debate.sampler import Answer
 from peergrad.debate.types import Ask, Floats, Ids, Reply, Tokens
-from peergrad.engines.local.model.forward import Adapter
-from peergrad.engines.local.model.memory import catch_out_of_memory
+from peergrad.engines.local.memory import catch_out_of_memory
+from peergrad.engines.local.model.decoder import Adapter
+from peergrad.engines.local.model.ops import LOGITS_CHUNK
 from peergrad.engines.local.sample.scheduler import Job
-from peergrad.engines.local.train.scoring import logprobs
+from peergrad.engines.local.train.packing import Node, packed_attention
 from peergrad.engines.shared.chat import Chat
 from peergrad.engines.shared.sampling import seed_name
 
@@ -55,11 +58,15 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueuedRequest:
-    """A request for a running batch. ``deliver`` gets its completion, or None if the batch has no room for it."""
+    """A request for a batch. ``deliver`` gets its completion, or None if the running batch has no room for it."""
 
     request: CompletionRequest
     deliver: Callable[[Completion | EngineError | None], None]
-    cancelled: Callable[[], bool]
+    cancelled: Callable[[], bool] = lambda: False
+
+
+# Returns the requests that arrived since the last call.
+Poll = Callable[[], list[QueuedRequest]]
 
 
 class LocalSampler:
@@ -79,51 +86,45 @@ class LocalSampler:
 
     async def complete(self, requests: Sequence[CompletionRequest]) -> list[Completion | EngineError]:
         """Sample a completion for each request."""
+        completions: dict[int, Any] = {}
+        queue = [QueuedRequest(request, partial(completions.__setitem__, i)) for i, request in enumerate(requests)]
+        await self._run(lambda: queue, None)
+        return [completions[i] for i in range(len(requests))]
+
+    async def run_batch(self, poll: Poll) -> None:
+        """Sample for all requests in the queue, and for those that arrive while it runs. Delivers each when it is done.
+
+        ``poll`` and ``deliver`` are called on another thread. A log-probability that is not finite is an error. The first
+        requests decide how long rows are.
+        """
+        await self._run(poll, poll)
+
+    async def _run(self, first: Poll, poll: Poll | None) -> None:
         cancelled = threading.Event()
         try:
-            return await asyncio.to_thread(self._complete, requests, cancelled)
+            await asyncio.to_thread(self._run_in_thread, first, poll, cancelled)
         finally:
             cancelled.set()  # a thread can't be ended from outside: it checks this between tokens
 
-    async def run_batch(self, poll: Callable[[], list[QueuedRequest]]) -> None:
-        """Sample for all requests in the queue, and for those that arrive while it runs. Delivers each when it is done.
-
-        ``poll`` returns the requests that arrived since the last call. It and ``deliver`` are called on another thread.
-        The first requests decide how long rows are.
-        """
-        cancelled = threading.Event()
-        try:
-            await asyncio.to_thread(self._run_batch, poll, cancelled)
-        finally:
-            cancelled.set()
-
-    def _run_batch(self, poll: Callable[[], list[QueuedRequest]], cancelled: threading.Event) -> None:
-        def arrivals(fits: Callable[[Job], bool]) -> list[Job]:
-            jobs: list[Job] = []
-            for queued in poll():
+    def _run_in_thread(self, first: Poll, poll: Poll | None, cancelled: threading.Event) -> None:
+        def jobs(queue: list[QueuedRequest], fits: Callable[[Job], bool]) -> list[Job]:
+            result: list[Job] = []
+            for queued in queue:
                 job = self._job(queued.request)
                 if isinstance(job, EngineError):
                     queued.deliver(job)
                 elif fits(job):
-                    job.on_done = lambda queued=queued, job=job: queued.deliver(_finite_completion(job))
+                    job.on_done = partial(_deliver, queued, finite=poll is not None)
                     job.cancelled = queued.cancelled
-                    jobs.append(job)
+                    result.append(job)
                 else:
                     queued.deliver(None)
-            return jobs
+            return result
 
+        arrivals = None if poll is None else lambda fits: jobs(poll(), fits)
         with self._engine.sampling:
-            first = arrivals(lambda _: True)
-            self._engine.scheduler.run(first, self._adapter, self._weights, cancelled, arrivals)
-
-    def _complete(self, requests: Sequence[CompletionRequest], cancelled: threading.Event) -> list[Completion | EngineError]:
-        jobs = [self._job(request) for request in requests]
-        with self._engine.sampling:
-            valid = [job for job in jobs if isinstance(job, Job)]
-            self._engine.scheduler.run(valid, self._adapter, self._weights, cancelled)
-        if cancelled.is_set():
-            return [EngineError("sampling was cancelled") for _ in jobs]
-        return [job if isinstance(job, EngineError) else _completion(job) for job in jobs]
+            waiting = jobs(first(), lambda _: True)
+            self._engine.scheduler.run(waiting, self._adapter, self._weights, cancelled, arrivals)
 
     def _job(self, request: CompletionRequest) -> Job | EngineError:
         """The job of a request, if the model's context and the memory can hold it."""
@@ -142,26 +143,39 @@ class LocalSampler:
         """The log-probability of each token but the first, given those before it, at temperature 1."""
         return await asyncio.to_thread(self._logprobs, ids_T)
 
+    @torch.no_grad()
     def _logprobs(self, ids_T: Ids) -> Floats:
+        if len(ids_T) < 2:
+            return np.zeros(0, np.float32)
+        decoder = self._engine.decoder
+        ids = torch.from_numpy(ids_T.astype(np.int64)).to(decoder.device)
+        inputs, targets = ids[:-1], ids[1:]
         with self._engine.sampling:
             while True:
                 with catch_out_of_memory() as oom:
-                    return logprobs(self._engine.decoder, self._adapter, ids_T)
+                    decoder.grow_rotations(len(inputs))
+                    attend = packed_attention([Node(0, 0, len(inputs))], decoder)
+                    positions = torch.arange(len(inputs), device=decoder.device)
+                    hidden = decoder.hidden(inputs, positions, attend, self._adapter)
+                    logprobs: list[torch.Tensor] = []
+                    for chunk, chosen in zip(hidden.split(LOGITS_CHUNK), targets.split(LOGITS_CHUNK), strict=True):
+                        scores = decoder.logits(chunk)
+                        logprobs.append(scores.gather(1, chosen[:, None])[:, 0] - scores.logsumexp(-1))
+                    return torch.cat(logprobs).float().cpu().numpy()
                 if not self._engine.scheduler.free():
                     raise EngineError(f"out of memory while reading {len(ids_T)} tokens; give fewer ({oom.message})")
 
 
-def _finite_completion(job: Job) -> Completion | EngineError:
-    if job.failed is None and not math.isfinite(sum(job.logprobs)):
-        return EngineError("the model gave a log-probability that is not finite")
-    return _completion(job)
-
-
-def _completion(job: Job) -> Completion | EngineError:
+def _deliver(queued: QueuedRequest, job: Job, *, finite: bool) -> None:
+    """Deliver the completion of a job; ``finite``: log-probabilities that are not finite are an error."""
     if job.failed is not None:
         tokens = len(job.prompt_T) + job.limit
-        return EngineError(f"out of memory while sampling {tokens} tokens by themselves; give fewer ({job.failed})")
-    return Completion(job.ids, job.logprobs, job.ids[-1] in job.end_tokens or job.stopped(job.ids))
+        message = f"out of memory while sampling {tokens} tokens by themselves; give fewer ({job.failed})"
+        queued.deliver(EngineError(message))
+    elif finite and not math.isfinite(sum(job.logprobs)):
+        queued.deliver(EngineError("the model gave a log-probability that is not finite"))
+    else:
+        queued.deliver(Completion(job.ids, job.logprobs, job.ids[-1] in job.end_tokens or job.stopped(job.ids)))
 
 
 def _render(asks: Sequence[Ask], chat: Chat, seed: int) -> list[CompletionRequest]:

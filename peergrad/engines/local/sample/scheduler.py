@@ -1,7 +1,7 @@
 """Continuous batching: one forward pass decodes a token for every row, and a finished row is given to the next prompt.
 
-A job is one reply to be sampled. Its prompt is prefilled from the longest cached prefix (see ``kv_cache``). It has its own
-random numbers, one uniform number a token, so other jobs in the batch do not change what it says. So a job may also be
+A job is one reply to be sampled. Its prompt is prefilled from the longest cached prefix (see ``PrefixCache``). It has its
+own random numbers, one uniform number a token, so other jobs in the batch do not change what it says. So a job may also be
 restarted: when memory runs out, those that are running are, with less memory.
 """
 
@@ -18,12 +18,10 @@ import torch
 from torch import Tensor
 
 from peergrad.debate.types import Floats, Ids
-from peergrad.engines.local.model.decoder import Decoder
-from peergrad.engines.local.model.forward import Adapter, Forward
-from peergrad.engines.local.model.memory import catch_out_of_memory
+from peergrad.engines.local.memory import catch_out_of_memory
+from peergrad.engines.local.model.decoder import Adapter, Decoder, Forward
+from peergrad.engines.local.sample.batch_state import BatchState, CacheEntry
 from peergrad.engines.local.sample.cache_memory import SampleMemory
-from peergrad.engines.local.sample.kv_cache import CacheEntry
-from peergrad.engines.local.sample.state import BatchState
 
 # A GPU decodes several tokens before the host looks at them, and the next ones while it looks. Tokens after the end of a
 # reply are discarded.
@@ -42,17 +40,17 @@ class Job:
     stopped: Callable[[list[int]], bool]
     ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
-    on_done: Callable[[], None] = lambda: None
-    """Called on the sampling thread when the reply is complete."""
+    on_done: Callable[[Job], None] = lambda _: None
+    """Called on the sampling thread when the reply is complete, or failed."""
     cancelled: Callable[[], bool] = lambda: False
-    entry: CacheEntry | None = None
+    entry: CacheEntry = field(init=False)
+    """What is computed of it; set when it gets a row."""
     done: bool = False
     failed: str | None = None
     """Why it can't be sampled even alone."""
 
     @property
     def row(self) -> int:
-        assert self.entry is not None
         assert self.entry.row is not None
         return self.entry.row
 
@@ -65,13 +63,8 @@ class Job:
 
     def reset(self) -> Job:
         """Discard all tokens."""
-        self.ids, self.logprobs, self.entry, self.done = [], [], None, False
+        self.ids, self.logprobs, self.done = [], [], False
         return self
-
-    def notify(self) -> None:
-        """Call ``on_done``, once."""
-        self.on_done()
-        self.on_done = lambda: None  # it refers to the job: without it, both are freed at once
 
 
 # Returns the jobs that arrived since the last call, given a function that says whether there is room for a job.
@@ -106,7 +99,6 @@ class Scheduler:
         self.decoder = decoder
         self._cuda = decoder.device.type == "cuda"
         self._lookahead = _LOOKAHEAD if self._cuda else 1
-        self._kernels = self._cuda and isinstance(decoder, Decoder)
         self._prefill_tokens = prefill_tokens
         self.memory = SampleMemory(decoder, kv_bytes, max_rows, self._lookahead, say)
         self._merged_adapter: tuple[Adapter, Any] | None = None
@@ -152,7 +144,7 @@ class Scheduler:
             if not self.memory.shrink():  # the job in the only row does not fit, or the one that would have got it
                 job = (active or waiting).pop(0)
                 job.failed = oom.message
-                job.notify()
+                job.on_done(job)
                 self.memory.restore()
 
     def _run_batch(
@@ -177,8 +169,8 @@ class Scheduler:
                     present = [*active, *waiting]
                     waiting += poll(lambda job, present=present: self.memory.has_room(state, job, present))
                 waiting[:] = [job for job in waiting if not job.cancelled()]
-                if self._has_nan and not active:
-                    self._clear(state)
+                if not active:
+                    self._clear_nan(state)
                 while waiting and len(active) < state.rows and not self._has_nan and not cancelled.is_set():
                     admitted = self._admit(waiting, active, state, weights)
                     firsts = self._prefill(admitted, state, adapter)
@@ -190,15 +182,14 @@ class Scheduler:
                     self._collect(before if self._cuda else tokens, active, state)
         finally:
             for job in active:  # cancelled or failed: their rows are about to be overwritten
-                assert job.entry is not None
                 self.memory.prefixes.remove(job.entry)
                 self._has_nan |= not math.isfinite(sum(job.logprobs))
-            if self._has_nan:
-                self._clear(state)
+            self._clear_nan(state)
 
-    def _clear(self, state: BatchState) -> None:
-        """Zero all rows: masked or not, a NaN in a row would spread to the next job in it."""
-        state.cache.kv.zero_()
+    def _clear_nan(self, state: BatchState) -> None:
+        """Zero all rows if one may hold a NaN: masked or not, it would spread to the next job in it."""
+        if self._has_nan:
+            state.cache.kv.zero_()
         self._has_nan = False
 
     def _merge(self, adapter: Adapter | None) -> Any:
@@ -218,7 +209,7 @@ class Scheduler:
         """
         batch: list[tuple[Job, int]] = []
         computing: set[tuple[int, bytes]] = set()
-        total = longest = at = 0
+        total = at = 0
         while at < len(waiting) and len(active) < state.rows:
             job = waiting[at]
             entry, common = self.memory.prefixes.longest_prefix(weights, job.prompt_T)
@@ -227,9 +218,8 @@ class Scheduler:
             if start in computing and len(job.prompt_T) >= common + 64:
                 at += 1
                 continue
-            new = len(job.prompt_T) - common
-            total, longest = total + new, max(longest, new)
-            if batch and (total if self._kernels else longest * (len(batch) + 1)) > self._prefill_tokens:
+            total += len(job.prompt_T) - common
+            if batch and total > self._prefill_tokens:
                 break
             computing.add(start)
             job.entry = CacheEntry(weights, job.prompt_T, row=len(active))
@@ -241,58 +231,35 @@ class Scheduler:
 
     def _prefill(self, batch: list[tuple[Job, int]], state: BatchState, adapter: Adapter | None) -> list[tuple[int, float]]:
         """Compute the rest of each prompt and draw each job's first token; in smaller parts where memory runs out."""
-        with catch_out_of_memory(when=len(batch) > 1 or self.memory.prefixes.used > 0):
+        with catch_out_of_memory(when=len(batch) > 1):
             return self._prefill_at_once(batch, state, adapter)
-        if len(batch) == 1:
-            self.memory.shrink_prefixes()
-            parts = [batch]
-        else:
-            self._prefill_tokens = max(1, self._prefill_tokens // 2)
-            parts = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
+        self._prefill_tokens = max(1, self._prefill_tokens // 2)
         self.memory.release_unused()
-        return [first for part in parts for first in self._prefill(part, state, adapter)]
+        half = len(batch) // 2
+        return [first for part in (batch[:half], batch[half:]) for first in self._prefill(part, state, adapter)]
 
     def _prefill_at_once(
         self, batch: list[tuple[Job, int]], state: BatchState, adapter: Adapter | None
     ) -> list[tuple[int, float]]:
-        """``_prefill`` in one forward pass."""
+        """``_prefill`` in one forward pass, with all prompts packed end to end."""
         decoder, device = self.decoder, self.decoder.device
-        rows = torch.tensor([job.row for job, _ in batch], device=device)
-        hidden = (self._packed if self._kernels else self._padded)(batch, state, rows, adapter)
-        temperatures = torch.tensor([job.temperature for job, _ in batch], device=device)
-        uniforms = torch.from_numpy(np.array([job.uniforms_T[0] for job, _ in batch], np.float32)).to(device)
-        ids, logprobs = state.draw(decoder.logits(hidden), temperatures, uniforms)
-        state.fill_rows([job for job, _ in batch], rows, ids)
-        for job, _ in batch:
-            assert job.entry is not None
-            self.memory.prefixes.add(job.entry)
-        self.prefilled_tokens += sum(len(job.prompt_T) - common for job, common in batch)
-        return list(zip(ids.tolist(), logprobs.tolist(), strict=True))
-
-    def _packed(self, batch: list[tuple[Job, int]], state: BatchState, rows: Tensor, adapter: Adapter | None) -> Tensor:
-        """The last hidden state of each prompt, computed with all of them packed end to end."""
-        device = self.decoder.device
-        new = np.array([len(job.prompt_T) - common for job, common in batch])
+        jobs = [job for job, _ in batch]
+        rows = torch.tensor([job.row for job in jobs], device=device)
+        lengths = np.array([len(job.prompt_T) - common for job, common in batch])
         ids = np.concatenate([job.prompt_T[common:] for job, common in batch]).astype(np.int64)
-        positions = torch.from_numpy(np.concatenate([np.arange(c, len(job.prompt_T)) for job, c in batch])).to(device)
-        attend = state.cache.attend_prompts(rows, positions, new.tolist())
-        hidden = self.decoder.hidden(torch.from_numpy(ids).to(device), positions, attend, adapter)
-        return hidden[torch.from_numpy(new.cumsum() - 1).to(device)]
-
-    def _padded(self, batch: list[tuple[Job, int]], state: BatchState, rows: Tensor, adapter: Adapter | None) -> Tensor:
-        """The same, computed with all of them padded to the longest."""
-        device = self.decoder.device
-        new = [len(job.prompt_T) - common for job, common in batch]
-        ids = np.zeros((len(batch), max(new)), np.int64)
-        for row_ids, (job, common) in zip(ids, batch, strict=True):
-            row_ids[: len(job.prompt_T) - common] = job.prompt_T[common:]
-        # Padding on the right is written beyond a row's end, where nothing is read before it is overwritten.
-        starts = torch.tensor([common for _, common in batch])
-        positions = (starts[:, None] + torch.arange(max(new))).clamp(max=state.positions - 1).to(device)
-        seen = max(common + max(new) for _, common in batch)
-        attend = state.cache.attend(rows, positions, min(seen, state.positions))
-        hidden = self.decoder.hidden(torch.from_numpy(ids).to(device), positions, attend, adapter)
-        return hidden[torch.arange(len(batch)), torch.tensor(new) - 1]
+        positions = np.concatenate([np.arange(common, len(job.prompt_T)) for job, common in batch])
+        uniforms = np.array([job.uniforms_T[0] for job in jobs], np.float32)
+        on_device = (torch.from_numpy(x).to(device) for x in (ids, positions, lengths.cumsum() - 1, uniforms))
+        ids, positions, last, uniforms = on_device
+        attend = state.cache.attend(rows, positions, max(len(job.prompt_T) for job in jobs), lengths.tolist())
+        hidden = decoder.hidden(ids, positions, attend, adapter)[last]
+        temperatures = torch.tensor([job.temperature for job in jobs], device=device)
+        first_ids, logprobs = state.draw(decoder.logits(hidden), temperatures, uniforms)
+        state.fill_rows(jobs, rows, first_ids)
+        for job in jobs:
+            self.memory.prefixes.add(job.entry)
+        self.prefilled_tokens += int(lengths.sum())
+        return list(zip(first_ids.tolist(), logprobs.tolist(), strict=True))
 
     def _decode(self, active: list[Job], state: BatchState, adapter: Adapter | None) -> _DecodedTokens:
         """Start decoding the next tokens of all rows."""
@@ -322,7 +289,6 @@ class Scheduler:
     def _retire(self, active: list[Job], state: BatchState) -> None:
         """Store the prefixes of jobs that are done, and move the last rows into theirs, so that rows in use are adjacent."""
         for job in [job for job in active if job.done]:
-            assert job.entry is not None
             row = job.row
             computed_T = np.concatenate((job.prompt_T, np.array(job.ids[:-1], np.int32)))  # the last token was only drawn
             if math.isfinite(sum(job.logprobs)):
@@ -333,11 +299,9 @@ class Scheduler:
                 state.cache.kv[:, :, row] = 0  # another row may be moved here at once
                 self._has_nan = True
             active.remove(job)
-            job.entry = None
-            job.notify()
+            job.on_done(job)
             last = max(active, key=lambda other: other.row, default=None)
             if last is not None and last.row > row:
-                assert last.entry is not None
                 state.move(last.row, row, len(last.prompt_T) + len(last.ids) + 2 * self._lookahead)
                 last.entry.row = row
 

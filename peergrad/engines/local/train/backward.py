@@ -19,15 +19,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from peergrad.engines.local.memory import catch_out_of_memory, to_device
 from peergrad.engines.local.model import ops
-from peergrad.engines.local.model.forward import Forward
+from peergrad.engines.local.model.decoder import Forward
 from peergrad.engines.local.model.lora import Lora
-from peergrad.engines.local.model.memory import catch_out_of_memory, to_device
-from peergrad.engines.local.train.losses import token_losses
-from peergrad.engines.local.train.packed_attention import Unpad, packed_attention
-from peergrad.engines.local.train.prefix_tree import Node, micro_batches, prefix_trees
+from peergrad.engines.local.train.packing import Node, Unpad, micro_batches, packed_attention, prefix_trees
 from peergrad.learn.datums import Datum
-from peergrad.learn.losses import Bounds, LossName
+from peergrad.learn.losses import RATIO_BOUNDS, Bounds, LossName
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +157,7 @@ class _Batch:
         to_hidden = torch.empty_like(hidden)
         logprobs = torch.empty_like(old)
         value = torch.zeros((), device=device)
-        scoring = _scoring(device)
+        scoring = ops.for_device(device)
         for start in range(0, len(where), ops.LOGITS_CHUNK):
             chunk = slice(start, start + ops.LOGITS_CHUNK)
             with torch.no_grad():
@@ -191,9 +189,16 @@ def _halves(trees: list[Node]) -> list[list[Node]] | None:
     return parts and [[part] for part in parts]
 
 
-def _scoring(device: torch.device) -> Any:
-    if device.type == "cuda":
-        from peergrad.engines.local.model import vocabulary_kernels
-
-        return vocabulary_kernels
-    return ops
+def token_losses(
+    loss: LossName, logprobs: Tensor, sampled: Tensor, advantages: Tensor, bounds: Bounds | None = None
+) -> Tensor:
+    """The loss of each action token, by the definitions of ``peergrad.learn.losses``."""
+    if loss == "cross_entropy":
+        return -advantages * logprobs
+    ratios = torch.exp(logprobs - sampled)
+    if loss == "importance_sampling":
+        return -ratios * advantages
+    clipped = ratios.clamp(*(bounds or RATIO_BOUNDS[loss]))
+    if loss == "ppo":
+        return -torch.minimum(ratios * advantages, clipped * advantages)
+    return -clipped.detach() * advantages * logprobs

@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from peergrad.engines.local.model.memory import to_device
+from peergrad.engines.local.memory import to_device
 from peergrad.engines.local.sample.cache_kernels import on_chip
 
 # With heads of 128 in bfloat16, on an H200: the fastest of 32, 64 and 128, with 4 warps and 2 stages.

@@ -1,17 +1,23 @@
-"""How much is sampled and trained at once: constants on a CPU; on a GPU, what its memory has room for."""
+"""Device memory: how much is sampled and trained at once, and what is done when memory runs out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any
 
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from peergrad.engines.local.model.decoder import Decoder
-from peergrad.engines.local.model.forward import Forward, Groups, Shape
+from peergrad.engines.local.model.decoder import Decoder, Forward, Groups, Shape
 from peergrad.engines.local.model.ops import LOGITS_CHUNK
 
 GIB = 2**30
+
+# Messages of PyTorch on a CPU; of CUDA, Triton and pinned memory; and of matrix products.
+_MESSAGES = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 # More rows and larger micro-batches than these make nothing faster (docs/benchmarks.md).
 _MAX_ROWS, _MAX_TRAIN_TOKENS = 1024, 32768
@@ -182,3 +188,40 @@ def _clamp(least: int, value: int, most: int) -> int:
 
 def _round(tokens: int) -> int:
     return tokens // 1024 * 1024 if tokens >= 1024 else tokens
+
+
+class catch_out_of_memory:  # noqa: N801
+    """A context manager that suppresses out-of-memory errors, if ``when``, and keeps their message.
+
+    Example: ``with catch_out_of_memory() as oom: …``, then ``if oom.message: …``. The tensors that the exception's
+    traceback refers to are free once the block is left.
+    """
+
+    def __init__(self, *, when: bool = True) -> None:
+        self._when, self.message = when, ""
+
+    def __enter__(self) -> catch_out_of_memory:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> bool:
+        if error is None or not self._when or not is_out_of_memory(error):
+            return False
+        self.message = str(error) or type(error).__name__
+        return True
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that an allocation failed."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    if not isinstance(error, RuntimeError):
+        return False
+    # An allocation that fails during graph capture is reported as a failed capture, with the cause as its context.
+    context = error.__context__
+    return any(message in str(error) for message in _MESSAGES) or (context is not None and is_out_of_memory(context))
+
+
+def to_device(array: npt.NDArray[Any], device: torch.device) -> Tensor:
+    """An array on the device. From pinned memory, or the host would wait for the device's whole queue."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from peergrad.engines.local.model.probe import refuse
-from peergrad.engines.local.sample.kv_cache import KVCache
-from peergrad.engines.local.train.packed_attention import packed_attention
-from peergrad.engines.local.train.prefix_tree import Node
+from peergrad.engines.local.sample.batch_state import KVCache
+from peergrad.engines.local.train.packing import Node, packed_attention
 
 if TYPE_CHECKING:
     from peergrad.engines.local.model.hf_model import HFDecoder
@@ -73,13 +72,13 @@ def _as_in_training(decoder: HFDecoder, texts: list[Tensor]) -> Tensor:
 
 def _as_in_sampling(decoder: HFDecoder, texts: list[Tensor]) -> Tensor:
     """The hidden states of the tokens at ``_START``, after what comes before them is in a cache."""
-    cache = KVCache(decoder.shape, len(texts), 16, decoder.device, decoder.dtype)
-    ids = torch.stack([text[: _START + 1] for text in texts])
-    positions = torch.arange(_START + 1, device=decoder.device).expand(len(texts), -1)
-    rows = torch.arange(len(texts), device=decoder.device)
-    for part, at in ((slice(_START), rows), (slice(_START, _START + 1), slice(len(texts)))):
-        hidden = decoder.hidden(ids[:, part], positions[:, part], cache.attend(at, positions[:, part], part.stop), None)
-    return hidden[:, 0]
+    cache, rows, device = KVCache(decoder, len(texts), 16), len(texts), decoder.device
+    before, ids = torch.cat([text[:_START] for text in texts]), torch.stack([text[_START] for text in texts])
+    positions = torch.arange(_START, device=device).repeat(rows)
+    attend = cache.attend(torch.arange(rows, device=device), positions, _START, [_START] * rows)
+    decoder.hidden(before, positions, attend, None)
+    positions = torch.full((rows,), _START, device=device)
+    return decoder.hidden(ids, positions, cache.attend(slice(rows), positions, _START + 1), None)
 
 
 def _difference(actual: Tensor, expected: Tensor) -> float:

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from peergrad.engines.local.model.onednn import Packed, worth_packing
+from peergrad.engines.local.model.ops import Packed, can_pack
 from tests.local.test_training import trained_engine
 from tests.local.tiny import ask
 
-pytestmark = pytest.mark.skipif(not worth_packing([torch.zeros(4, 4)]), reason="this PyTorch has no oneDNN")
+pytestmark = pytest.mark.skipif(not can_pack([torch.zeros(4, 4)]), reason="this PyTorch has no oneDNN")
 
 
 @pytest.mark.parametrize("rows", [1, 3, 64, 300])
@@ -26,14 +26,12 @@ def test_there_and_back(rows, bias):
     y.backward(slope)
     wanted.backward(slope)
     assert (ours.grad - theirs.grad).abs().max() < 1e-4
-    three = Packed(weight)(x.view(1, rows, 40), added)
-    assert torch.equal(three[0], y)
 
 
 def test_what_is_not_packed():
-    assert not worth_packing([torch.zeros(4, 4, dtype=torch.bfloat16)])
-    assert not worth_packing([torch.zeros(4, 4, device="meta")])
-    assert not worth_packing([torch.zeros(1).expand(2**15, 2**15 + 1)])  # 4 GiB
+    assert not can_pack([torch.zeros(4, 4, dtype=torch.bfloat16)])
+    assert not can_pack([torch.zeros(4, 4, device="meta")])
+    assert not can_pack([torch.zeros(1).expand(2**15, 2**15 + 1)])  # 4 GiB
 
 
 def test_one_merged_copy_at_a_time():
