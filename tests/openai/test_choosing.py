@@ -105,7 +105,8 @@ def test_numbers_that_are_no_log_probabilities_do_no_harm():
 
 
 @pytest.mark.parametrize(
-    "words", ["top_logprobs must be between 0 and 5", "Requested sample logprobs of 20, which is greater than max allowed: 5"]
+    "words",
+    ["top_logprobs must be between 0 and 5", "Requested sample logprobs of 20, which is greater than max allowed: 5"],
 )
 def test_a_server_that_gives_fewer_is_asked_for_fewer(words):
     def handle(request):
