@@ -50,7 +50,7 @@ from peergrad.debate.types import Debate, Reply, Turn
 from peergrad.engines.base import EngineConfig, Setup
 from peergrad.engines.registry import engine_of, open_engine
 from peergrad.measure.counts import Counts, form_counts, shares, total
-from peergrad.measure.grades import Truth, final_grades, share_right, truth, turn_grades, vote_is_right
+from peergrad.measure.grades import final_grades, share_right, turn_grades, vote_is_right
 from peergrad.measure.statistics import Interval, correlation, difference, mean, ratio
 from peergrad.reward.rewards import Scored, score_votes
 from peergrad.reward.tally import last_seen, vote_due
@@ -112,7 +112,7 @@ def shown_to(debate: Debate, turn: Turn) -> list[list[int]]:
     return [[index for agent in place if (index := last_seen(debate, turn, agent)) is not None] for place in places]
 
 
-def final_scores(scored: Scored, right: Truth) -> Judged:
+def final_scores(scored: Scored, right: Sequence[bool | None]) -> Judged:
     """The score of one answer of each agent: the last that voters were shown, or else its last; 0 without a vote."""
     debate = scored.debate
     last = {turn.agent: index for index, turn in enumerate(debate.turns) if turn.asked_to_answer}
@@ -125,7 +125,7 @@ def final_scores(scored: Scored, right: Truth) -> Judged:
     )
 
 
-def ballot_counts(scored: Scored, right: Truth, places: dict[int, list[float]]) -> Counts:
+def ballot_counts(scored: Scored, right: Sequence[bool | None], places: dict[int, list[float]]) -> Counts:
     """What is counted in the ballots of a debate. ``places`` gets the net wins of each place in each ballot with votes."""
     debate, turns, form, counts = scored.debate, own_turns(scored.debate), form_counts(scored), Counter[str]()
     for index, turn in enumerate(debate.turns):
@@ -160,7 +160,7 @@ def own_turns(debate: Debate) -> Sequence[Turn]:
 def measured(debates: Sequence[Debate], grade: Grader, alone: Alone | None = None) -> Row:
     """A row of the table."""
     grades = turn_grades(debates, grade)
-    graded, rights = list(zip(debates, grades, strict=True)), [truth(of) for of in grades]
+    graded, rights = list(zip(debates, grades, strict=True)), [tuple(grade.right for grade in of) for of in grades]
     final, used = [final_grades(*one) for one in graded], [turn.used for debate in debates for turn in own_turns(debate)]
     right = np.array(list(map(share_right, final)), float)
     places: dict[int, list[float]] = defaultdict(list)
@@ -193,7 +193,7 @@ def references(answers: Sequence[Debate], grade: Grader, alone: Alone) -> dict[s
     def row(value: Callable[[Turn, list[bool]], float]) -> Row:
         scores = [[value(turn, equal(grades, i)) for i, turn in enumerate(debate.turns)] for debate, grades in graded]
         lengths = [np.array([len(turn.text) for turn in debate.turns]) for debate in answers]
-        rights = [np.array(truth(grades), float) for _, grades in graded]
+        rights = [np.array([grade.right for grade in grades], float) for _, grades in graded]
         return score_row(list(map(Judged, map(np.array, scores), rights, lengths)))
 
     def same_as_own(debate: Debate, grades: Sequence[Grade]) -> Debate:
