@@ -182,19 +182,22 @@ class Ballot(BaseProtocol):
         )
 
     def _verdict_choice(self, debate: Debate, answers: Mapping[int, Turn], agent: int, letter: tuple[int, ...]) -> Choice:
-        """Yes or No to one answer: to its final value alone, which is judged better than its words, or to all of it."""
-        value = debate.question.style.answer(answers[letter[0]].text)
-        if value is None:
-            shown, task = self._shown_answers(answers, (letter,)), prompts.text("choose_verdict", self.prompts)
-        else:
+        """Yes or No to one answer: to its final value alone, which is judged better than its words, or to all of it where
+        nobody gives a final value. One without a value gets no other question than the rest, which it would answer better.
+        """
+        values = {agent: debate.question.style.answer(turn.text) for agent, turn in answers.items()}
+        if any(values.values()):
+            value = values[letter[0]] or prompts.text("no_value", self.prompts)
             shown, task = [], prompts.text("choose_value", self.prompts, value=clip(harmless(value), 200))
+        else:
+            shown, task = self._shown_answers(answers, (letter,)), prompts.text("choose_verdict", self.prompts)
         return Choice(self._asked(debate, answers, agent, shown, task), ("Yes", "No"))
 
     def read(self, ask: Ask, text: str, truncated: bool = False) -> Parsed:
+        if truncated:  # an answer too: else those that never come to an end would cost nothing
+            return Parsed(error=ParseError("truncated"))
         if ask.contract is None:
             return Parsed()
-        if truncated:
-            return Parsed(error=ParseError("truncated"))
         letters = len(ask.candidates)
         by_letter = self._read_soft(text, letters) if self.soft else self._read_words(text, letters)
         if by_letter is None:

@@ -7,6 +7,7 @@ a person may give another (SPEC 3.20). Model text is inserted last, quoted (see 
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Sequence
 from itertools import combinations
@@ -116,6 +117,7 @@ with the letter of the better answer first, or with = between the letters if the
     "choose_value": (
         "Somebody says that the final value is {value}. Is {value} the correct answer to the question? Reply with Yes or No."
     ),
+    "no_value": "not given",
     "choose_verdict": "Is answer A a right and good answer to the question? Reply with Yes or No.",
     "revise": (
         "Others have read your answer, and say of it:\n\n{critiques}\n\nThey may be wrong. Check your answer with this in "
@@ -124,7 +126,7 @@ with the letter of the better answer first, or with = between the letters if the
     "no_critiques": "Check your answer, and answer the question again, in full. {instruction}",
 }
 
-_LISTED_PAIRS = 28  # of up to 8 agents
+_LISTED = 8  # agents of whom every pair is listed
 _FIELD = re.compile(r"\{([a-z_]+)\}")
 
 
@@ -195,7 +197,7 @@ def task(
         "other": others[0] if others else "",
         "others": _listed(others) if others else "",
         "again": text("again", own) if agent in shown else "",
-        "pairs": _pairs(others, own),
+        "pairs": _pairs(others, own, f"{asked.id}/{agent}"),
     }
     first = "alone" if agent in shown else "propose"
     words = text({0: first, 1: "second"}.get(len(others), "review"), own, **fields)
@@ -208,12 +210,16 @@ def brief_task(shown: Sequence[int], agent: int, *, error: object | None = None,
     return f"{text('bad_form', own, error=error)} {words}" if error else words
 
 
-def _pairs(others: Sequence[int], own: Texts) -> str:
-    """A line for every two agents to compare, with a sign to be put in: nothing in it can be copied into a vote."""
-    pairs = list(combinations(others, 2))
-    if len(pairs) > _LISTED_PAIRS:
+def _pairs(others: Sequence[int], own: Texts, seed: str) -> str:
+    """A line for every two agents to compare, with a sign to be put in: nothing in it can be copied into a vote.
+
+    Who comes first is drawn for every agent, so that agents who put in the same sign everywhere do not agree.
+    """
+    if len(others) > _LISTED:
         return text("many_pairs", own)
-    return "\n".join(f"Agent {a} ? Agent {b}" for a, b in pairs)
+    draw = random.Random(seed)
+    pairs = [draw.sample(pair, 2) for pair in combinations(others, 2)]
+    return "\n".join(f"Agent {a} ? Agent {b}" for a, b in draw.sample(pairs, len(pairs)))
 
 
 def judge_system() -> str:
