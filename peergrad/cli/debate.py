@@ -26,9 +26,8 @@ from peergrad.runs.debating import WEAK, DebatesPlan, SessionCost, debate_all
 from peergrad.runs.models import run_of, trained_engine
 from peergrad.runs.watch import Watcher
 from peergrad.settings import changed, flat, from_file
-from peergrad.tasks.lines import lines_of, typed_questions
+from peergrad.tasks.files import lines_of, stem, typed_questions
 from peergrad.tasks.open import is_own_task, open_questions
-from peergrad.tasks.rows import stem
 from peergrad.terminal.debate import DebateView
 from peergrad.terminal.progress import ProgressView, money
 from peergrad.terminal.turns import Page, one_line, print_ending, took

@@ -22,7 +22,7 @@ from peergrad.runs.models import ModelPool, ModelRef, keys_of, model_ref, policy
 from peergrad.runs.transcript_log import TranscriptLog
 from peergrad.runs.watch import Watcher
 from peergrad.settings import flat
-from peergrad.tasks.lines import name_of
+from peergrad.tasks.files import name_of
 
 WEAK = LOCAL.default_model
 

@@ -27,8 +27,7 @@ from peergrad.runs.models import ModelPool, ModelRef, model_ref, policy_of, weig
 from peergrad.runs.watch import Watcher
 from peergrad.settings import flat
 from peergrad.tasks.base import Grader, Task
-from peergrad.tasks.files import fingerprint
-from peergrad.tasks.open import left_out
+from peergrad.tasks.open import fingerprint, left_out
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,7 @@ from peergrad.runs.watch import Watcher
 from peergrad.settings import flat
 from peergrad.tasks.arithmetic import Arithmetic, teacher
 from peergrad.tasks.base import Task
-from peergrad.tasks.files import fingerprint
-from peergrad.tasks.open import left_out, open_task
+from peergrad.tasks.open import fingerprint, left_out, open_task
 
 
 @dataclass(frozen=True)

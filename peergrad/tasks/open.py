@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +19,8 @@ from peergrad.debate.types import Question
 from peergrad.tasks.arithmetic import Arithmetic
 from peergrad.tasks.base import Grade, Grader, Task
 from peergrad.tasks.datasets import DATASETS, hub_rows
-from peergrad.tasks.files import Questions, questions_of, read_questions
+from peergrad.tasks.files import KINDS, Questions, is_kind_of_file, questions_of, read_questions, rows, stem
 from peergrad.tasks.grading import grade
-from peergrad.tasks.rows import KINDS, is_kind_of_file, rows, stem
 
 BUILT_IN = ("arithmetic",)
 _PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
@@ -78,6 +80,16 @@ def gradable(question: Question) -> bool:
 def regrade(question: Question, solution: str) -> Grade:
     """A grade for a solution to a saved question, by the dataset that it names; the dataset's file is not needed."""
     return (Arithmetic().grade if question.dataset in BUILT_IN else grade)(question, solution)
+
+
+def fingerprint(questions: Sequence[Question]) -> str:
+    """A hash of all that is asked and of what it is graded by."""
+    hashed = hashlib.sha256()
+    for question in questions:
+        hashed.update(repr((question.id, question.text, question.answer, question.style.name)).encode())
+        if question.payload is not None:
+            hashed.update(json.dumps(question.payload, default=dict).encode())
+    return hashed.hexdigest()
 
 
 def left_out(task: Task) -> str:

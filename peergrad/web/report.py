@@ -18,7 +18,6 @@ from peergrad.runs.skipped import Skipped
 from peergrad.web.chart import curves
 from peergrad.web.debates import side_by_side
 from peergrad.web.markup import Safe, clip, tag
-from peergrad.web.style import STYLE
 
 # Nothing is fetched and nothing runs, even if markup should ever get in.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -48,7 +47,7 @@ def report(run: Run) -> str:
         tag("meta", name="referrer", content="no-referrer"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("title", f"{title}: peergrad report"),
-        tag("style", Safe(STYLE)),
+        tag("style", Safe(Path(__file__).with_name("style.css").read_text())),
     )
     main = tag(
         "main",

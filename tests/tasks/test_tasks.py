@@ -9,9 +9,9 @@ import pytest
 from peergrad import UserError
 from peergrad.tasks.arithmetic import LEVELS, Arithmetic, teacher
 from peergrad.tasks.base import Grade
-from peergrad.tasks.files import fingerprint, read_questions
+from peergrad.tasks.files import read_questions
 from peergrad.tasks.numbers import as_number
-from peergrad.tasks.open import TaskRules, open_task
+from peergrad.tasks.open import TaskRules, fingerprint, open_task
 
 
 @pytest.mark.parametrize("level", range(1, LEVELS + 1))

@@ -35,6 +35,8 @@ class Completion:
     ids: list[int] = field(default_factory=list)
     sampled: list[tuple[float, bytes]] = field(default_factory=list)
     """Log-probability and bytes of each token."""
+    likeliest: list[tuple[float, str]] = field(default_factory=list)
+    """Log-probability and text of the likeliest tokens at the first place, from servers that were asked for them."""
 
     @property
     def text(self) -> str:
@@ -65,6 +67,7 @@ class Completion:
         self.prompt = _ids(choice.get("prompt_token_ids")) or self.prompt
         self.ids += _ids(choice.get("token_ids")) or []
         self.sampled += _sampled(choice.get("logprobs"))
+        self.likeliest = self.likeliest or _likeliest(choice.get("logprobs"))
         message = choice.get("message") or choice.get("delta")
         if not isinstance(message, Mapping):
             return ""
@@ -92,6 +95,19 @@ class Completion:
         if not spelt.startswith(text) or starts[-1] > len(text.encode()):
             return None
         return Tokens.of(self.prompt, self.ids, [logprob for logprob, _ in self.sampled], starts, ask.temperature)
+
+    def likely(self, options: Sequence[str]) -> list[float]:
+        """How likely each option is, by the likeliest first tokens: those that begin it, or are it and a sign after it.
+
+        So ``" Yes"``, ``"Y"`` and ``"Yes,"`` count for Yes, but ``"Answer"`` does not count for A.
+        """
+        tokens = [(math.exp(min(0.0, logprob)), text.lstrip()) for logprob, text in self.likeliest]
+        return [sum(share for share, text in tokens if text and _begins(text, option)) for option in options]
+
+
+def _begins(text: str, option: str) -> bool:
+    rest = text.removeprefix(option)
+    return option.startswith(text) or (rest != text and not rest[0].isalnum())
 
 
 class ListenerError(Exception):
@@ -194,3 +210,13 @@ def _sampled(value: object) -> list[tuple[float, bytes]]:
             return []
         tokens.append((float(logprob), bytes(piece)))
     return tokens
+
+
+def _likeliest(value: object) -> list[tuple[float, str]]:
+    first = objects(value.get("content"))[:1] if isinstance(value, Mapping) else []
+    tokens = [(token.get("logprob"), token.get("token")) for place in first for token in objects(place.get("top_logprobs"))]
+    return [
+        (float(logprob), text)
+        for logprob, text in tokens
+        if isinstance(text, str) and isinstance(logprob, int | float) and math.isfinite(logprob)
+    ]

@@ -9,14 +9,15 @@ import os
 import random
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 
 from peergrad.debate.errors import EngineError, Halted, UserError
-from peergrad.debate.sampler import Answer, all_of
+from peergrad.debate.sampler import Answer, Likely, all_of
 from peergrad.debate.types import Ask, Reply, only_text
 from peergrad.engines.base import ApiConfig, EngineConfig, OnText
 from peergrad.engines.openai.completions import Completion, ListenerError, ReplyStream, cut, open_section
@@ -25,7 +26,10 @@ from peergrad.engines.openai.errors import ErrorResponse, RejectedRequest, Retry
 from peergrad.engines.openai.requests import STOPS, refused_fields, request_body
 from peergrad.engines.shared.addresses import host, service_address
 from peergrad.engines.shared.meter import Meter
+from peergrad.engines.shared.sampling import no_logprobs
 from peergrad.engines.shared.secrets import Secrets
+
+T = TypeVar("T")
 
 OPENAI = "https://api.openai.com/v1"
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
@@ -71,6 +75,7 @@ class Api:
         self._refused: set[str] = set()  # fields of a request that the server does not take
         self._keeps_stop = False  # whether the server was seen to leave a stop text in a reply
         self._answered = False
+        self._likely = False  # whether the server was seen to give log-probabilities
         self._counts = False  # whether the server was seen to count tokens
         self._halted: str | None = None
 
@@ -93,12 +98,16 @@ class Api:
         return self
 
     async def sample(self, asks: Sequence[Ask]) -> Sequence[Answer]:
-        return await all_of([self._answer(ask) for ask in asks])
+        return await all_of([self._answer(ask, self._ask) for ask in asks])
 
-    async def _answer(self, ask: Ask) -> Answer:
+    async def choose(self, asks: Sequence[Ask], options: Sequence[str]) -> Sequence[Likely | EngineError]:
+        """How likely each option is as the reply to each ask, by the likeliest tokens that it may begin with."""
+        return await all_of([self._answer(ask, lambda ask: self._choose(ask, options)) for ask in asks])
+
+    async def _answer(self, ask: Ask, answer: Callable[[Ask], Awaitable[T]]) -> T | EngineError:
         async with self._limit.slot(ask.seen):
             try:
-                return await self._ask(ask)
+                return await answer(ask)
             except ListenerError as error:
                 raise error.__cause__ or error from None
             except UserError as error:
@@ -111,13 +120,40 @@ class Api:
                 return EngineError(f"{self.server}: {type(error).__name__}: {self._secrets.quoted(str(error))}")
 
     async def _ask(self, ask: Ask) -> Reply:
-        """Send requests until one is answered in a way that can be read for certain, learning what the server takes."""
+        """Send requests until one is answered in a way that can be read for certain."""
         until = time.monotonic() + self._deadline_s
         stream = ReplyStream(ask, self._on_text, self._secrets) if self._on_text else None
-        sends = {"temperature": self.config.send_temperature, "tokens": self._tokens, "stream": stream is not None}
+        while True:
+            completion, stops_sent = await self._complete(ask, until, stream, tokens=self._tokens)
+            reply = self._read(ask, completion, stops_sent=stops_sent)
+            if reply is None:
+                self._refused |= STOPS
+                continue
+            if stream:
+                stream.finish(reply.text)
+            return reply
+
+    async def _choose(self, ask: Ask, options: Sequence[str]) -> Likely:
+        # Some servers give log-probabilities before the temperature divides them, others after it: at 1 both are the same.
+        first_token = replace(ask, max_tokens=1, temperature=1.0, stop=())
+        completion, _ = await self._complete(first_token, time.monotonic() + self._deadline_s, likeliest=True)
+        if not completion.likeliest:
+            # One answer without them, as of a filter, costs itself alone once others had them.
+            raise EngineError(f"{self.server} gave no log-probabilities") if self._likely else no_logprobs(self.server)
+        self._likely = True
+        shares = completion.likely(options)
+        if not sum(shares):
+            raise EngineError(f"{self.server} would say none of {', '.join(options)}: no likely first word is one of them")
+        return Likely(tuple(share / sum(shares) for share in shares), completion.usage.prompt if completion.usage else 0)
+
+    async def _complete(
+        self, ask: Ask, until: float, stream: ReplyStream | None = None, **asks_for: bool
+    ) -> tuple[Completion, bool]:
+        """The completion of an ask, and whether stop texts were sent with it. Learns what the server takes."""
         while True:
             if why := self._halted or self.meter.halted:
                 raise Halted(why)
+            sends = {"temperature": self.config.send_temperature, "stream": stream is not None} | asks_for
             body = request_body(ask, self._model, self._seed, self._refused, **sends)
             try:
                 completion = await self._retry(body, stream, until)
@@ -125,13 +161,7 @@ class Api:
                 self._learn(error, body)
                 continue
             self._count(completion)
-            reply = self._read(ask, completion, stops_sent="stop" in body)
-            if reply is None:
-                self._refused |= STOPS
-                continue
-            if stream:
-                stream.finish(reply.text)
-            return reply
+            return completion, "stop" in body
 
     def _learn(self, error: RejectedRequest, body: Mapping[str, Any]) -> None:
         refused = refused_fields(body, error)
