@@ -39,8 +39,8 @@ from peergrad.runs.loggers import Loggers, open_loggers
 from peergrad.runs.skipped import LostUpdates, Skipped
 from peergrad.runs.watch import Watcher
 from peergrad.settings import flat
-from peergrad.tasks.arithmetic import Arithmetic, teacher
-from peergrad.tasks.base import Task
+from peergrad.tasks.arithmetic import teacher
+from peergrad.tasks.base import BUILT_IN, Task
 from peergrad.tasks.open import fingerprint, left_out, open_task
 
 
@@ -126,7 +126,7 @@ def _teacher(config: TrainConfig, task: Task) -> tuple[Teacher, Sequence[Questio
     """Who shows the debates of the warm start, and what they are about."""
     path, questions = config.warm.warm_from, [task[index] for index in range(len(task))]
     if path is None:
-        if not isinstance(task, Arithmetic):
+        if task[0].dataset not in BUILT_IN:
             raise UserError("warm_from: this task has no teacher of its own; give a transcript file, or warm_steps 0")
         return teacher(config.keep.seed), questions
     debates = list(read_file(path))
