@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import operator
+from dataclasses import astuple, dataclass
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.types import Usage
@@ -23,15 +24,10 @@ class Spent:
         return self.prompt + self.sampled
 
     def plus(self, other: Spent) -> Spent:
-        return Spent(
-            self.requests + other.requests,
-            self.prompt + other.prompt,
-            self.sampled + other.sampled,
-            self.usd + other.usd,
-        )
+        return Spent(*map(operator.add, astuple(self), astuple(other)))
 
     def less(self, other: Spent) -> Spent:
-        return self.plus(Spent(-other.requests, -other.prompt, -other.sampled, -other.usd))
+        return Spent(*map(operator.sub, astuple(self), astuple(other)))
 
 
 class Meter:
