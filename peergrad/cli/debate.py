@@ -28,9 +28,8 @@ from peergrad.runs.watch import Watcher
 from peergrad.settings import changed, flat, from_file
 from peergrad.tasks.files import lines_of, stem, typed_questions
 from peergrad.tasks.open import is_own_task, open_questions
-from peergrad.terminal.debate import DebateView
+from peergrad.terminal.debate import DebateView, Page, one_line, print_ending, took
 from peergrad.terminal.progress import ProgressView, money
-from peergrad.terminal.turns import Page, one_line, print_ending, took
 
 WEAK_TOKENS = 128
 
