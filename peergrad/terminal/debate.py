@@ -19,9 +19,9 @@ from peergrad.debate.prompts import UNREADABLE
 from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.quote import visible
 from peergrad.debate.types import Ask, Debate, Reply, Turn, Usage
+from peergrad.engines.shared.meter import Spent
 from peergrad.measure.ending import Ending, Final, seat_name
 from peergrad.reward.tally import Vote
-from peergrad.runs.debating import SessionCost
 from peergrad.terminal.progress import View, money
 
 _MARK = "  │ "
@@ -72,7 +72,7 @@ class DebateView(View):
         self._speaking: dict[int, str] = {}  # what each agent has said of its reply so far
         self._alone = False
         self._replies = 0
-        self.spent: SessionCost | None = None  # nothing, if all was finished before
+        self.spent: Spent | None = None  # nothing, if all was finished before
         self._since = time.monotonic()
         self._live = Live(get_renderable=self._render, console=console, refresh_per_second=8, transient=True)
 
@@ -93,7 +93,7 @@ class DebateView(View):
         self._speaking[ask.agent] = "" if piece is None else self._speaking.get(ask.agent, "") + piece
         self._alone = ask.seen == ask.turn  # it has seen all that was said: nobody else speaks now
 
-    def cost(self, so_far: SessionCost) -> None:
+    def cost(self, so_far: Spent) -> None:
         self.spent = so_far
 
     def replied(self, ask: Ask, reply: Reply) -> None:
@@ -125,7 +125,7 @@ class DebateView(View):
                 lines.append(Text.assemble((name, "bold"), text[-max(10, console.width - len(name) - 2) :]))
         for line in lines:
             line.no_wrap, line.overflow = True, "crop"
-        took, seconds = self.spent or SessionCost(), time.monotonic() - self._since
+        took, seconds = self.spent or Spent(), time.monotonic() - self._since
         tokens = f"{took.prompt + took.sampled:,} tokens"
         status = f"{self._replies} replies, {tokens}{money(took.usd)}, {seconds:,.0f} s"
         return Group(*lines, Text(status, style="dim"))

@@ -20,8 +20,7 @@ from peergrad.config import EvalConfig, preset
 from peergrad.debate.types import Question
 from peergrad.engines.scripted import Scripted
 from peergrad.measure.outcome import compared
-from peergrad.runs.eval_folder import EvalFolder, read_result
-from peergrad.runs.evaluation import evaluate, plan
+from peergrad.runs.evaluation import EvalFolder, evaluate, plan, read_result
 from peergrad.runs.models import ModelRef, model_ref
 from peergrad.runs.training import train_run
 from peergrad.runs.watch import Watcher
@@ -336,7 +335,7 @@ def test_a_time_out_is_neither_right_nor_wrong(tmp_path):
 
 
 def test_a_disk_that_refuses_is_a_sentence(tmp_path, monkeypatch):
-    def full(path, line):
+    def full(path, line, **_):
         raise EngineError(f"{path}: can't be written (No space left on device)")
 
     monkeypatch.setattr("peergrad.runs.files.append", full)
