@@ -113,14 +113,12 @@ class CheckpointStore:
                 (temporary / _EXPIRY_FILE).write_text(str(time.time() + ttl))
             files.publish(temporary, final)
 
-        try:  # in threads, because a disk may be slow
+        with files.writing(final):  # in threads, because a disk may be slow
             for path in await asyncio.to_thread(self.remove_expired):
                 self._on_change(path)
             await asyncio.to_thread(begin)
             await policy.engine.save(temporary)
             await asyncio.to_thread(finish)
-        except OSError as error:
-            raise files.cannot_write(final, error) from None
         self._on_change(id.path)  # a checkpoint of that name may have been removed while it was being loaded
         return id.path
 

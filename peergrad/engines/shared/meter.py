@@ -12,12 +12,13 @@ from peergrad.debate.types import Usage
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Requests that were answered, the tokens they took as their servers counted them, and what these cost."""
+    """Requests that were answered, the tokens they took as their servers counted them, what these cost, and the time."""
 
     requests: int = 0
     prompt: int = 0
     sampled: int = 0
     usd: float = 0.0
+    seconds: float = 0.0
 
     @property
     def tokens(self) -> int:
