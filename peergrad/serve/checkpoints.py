@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import re
 import shutil
 import time
@@ -64,7 +65,7 @@ class Checkpoint:
     info: ModelInfo
     time: float
     size: int
-    expires: float | None
+    expires: float
 
 
 def _name(field: Field) -> str:
@@ -133,7 +134,7 @@ class CheckpointStore:
         info = _info(folder)
         if info is None:
             raise NotFoundError(f"there is no checkpoint {id.path}")
-        if _is_past(_expiry(folder)):
+        if _expiry(folder) <= time.time():
             raise NotFoundError(f"the checkpoint {id.path} has expired")
         return folder, info
 
@@ -153,8 +154,8 @@ class CheckpointStore:
 
     def remove_expired(self) -> list[str]:
         """Remove expired checkpoints. Returns their paths."""
-        marked = (self._folder(id) for id in self._ids("*", _EXPIRY_FILE))
-        expired = [folder for folder in marked if (folder / _INFO_FILE).exists() and _is_past(_expiry(folder))]
+        marked = (folder for folder in self._folders("*", _EXPIRY_FILE) if (folder / _INFO_FILE).exists())
+        expired = [folder for folder in marked if _expiry(folder) <= time.time()]
         for folder in expired:
             with contextlib.suppress(EngineError):  # ``find`` ignores it from now on, so it is harmless if it stays
                 files.remove(folder)
@@ -163,22 +164,17 @@ class CheckpointStore:
     def all(self, model: str = "*") -> list[Checkpoint]:
         """All checkpoints, or all of one model, newest last."""
         checkpoints = list[Checkpoint]()
-        for id in self._ids(model, _INFO_FILE):
-            folder = self._folder(id)
+        for folder in self._folders(model, _INFO_FILE):
             info, expiry = _info(folder), _expiry(folder)
             with contextlib.suppress(OSError):  # removed meanwhile
                 saved, size = (folder / _INFO_FILE).stat().st_mtime, sum(file.stat().st_size for file in folder.iterdir())
-                if info is not None and not _is_past(expiry):
-                    checkpoints.append(Checkpoint(id, info, saved, size, expiry))
+                if info is not None and expiry > time.time():
+                    checkpoints.append(Checkpoint(CheckpointId(*folder.parts[-3:]), info, saved, size, expiry))
         return sorted(checkpoints, key=lambda checkpoint: checkpoint.time)
 
-    def _ids(self, model: str, file: str) -> list[CheckpointId]:
-        """The checkpoints that have a file of this name."""
-        return [
-            CheckpointId(*path.parent.parts[-3:])
-            for kind in ("weights", "sampler_weights")
-            for path in sorted(self._out.glob(f"{model}/{kind}/[!.]*/{file}"))
-        ]
+    def _folders(self, model: str, file: str) -> list[Path]:
+        """The folders of checkpoints that have a file of this name."""
+        return [path.parent for kind in _TYPES for path in sorted(self._out.glob(f"{model}/{kind}/[!.]*/{file}"))]
 
     def _folder(self, id: CheckpointId) -> Path:
         return self._out.joinpath(*id)
@@ -191,15 +187,11 @@ def _info(folder: Path) -> ModelInfo | None:
         return None
 
 
-def _expiry(folder: Path) -> float | None:
+def _expiry(folder: Path) -> float:
     try:
         return float((folder / _EXPIRY_FILE).read_text())
     except (OSError, ValueError):
-        return None
-
-
-def _is_past(moment: float | None) -> bool:
-    return moment is not None and moment <= time.time()
+        return math.inf
 
 
 class Listings:
@@ -274,7 +266,7 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
         "time": _time(checkpoint.time),
         "tinker_path": id.path,
         "size_bytes": checkpoint.size,
-        "expires_at": None if checkpoint.expires is None else _time(checkpoint.expires),
+        "expires_at": _time(checkpoint.expires) if math.isfinite(checkpoint.expires) else None,
     }
 
 
