@@ -11,7 +11,6 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,41 +18,11 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field
 from peergrad.debate.style import BOXED, OPEN, Style
 from peergrad.debate.types import Question
-from peergrad.tasks.arithmetic import Arithmetic
-from peergrad.tasks.base import Grade, Grader
+from peergrad.tasks.base import BUILT_IN, Questions
 from peergrad.tasks.datasets import Read, Row, plain
 from peergrad.tasks.grading import grade, installed, needs_math
 
 KINDS = ".jsonl, .json or .csv file, or one of them with .gz on its end"
-
-
-@dataclass(frozen=True, slots=True)
-class Questions:
-    """A list of questions and who grades them: what is in the last box is compared as a number, as words, or as mathematics,
-    unless there is another ``grader``.
-
-    ``skipped`` says of each row that was left out why it can't be used.
-    """
-
-    name: str
-    questions: Sequence[Question]
-    skipped: tuple[str, ...] = ()
-    grader: Grader = grade
-
-    @property
-    def known(self) -> bool:
-        """Whether there is truth to grade by."""
-        return any(question.known for question in self.questions)
-
-    def __len__(self) -> int:
-        return len(self.questions)
-
-    def __getitem__(self, index: int, /) -> Question:
-        return self.questions[index]
-
-    def grade(self, question: Question, solution: str) -> Grade:
-        """A grade for a solution."""
-        return self.grader(question, solution)
 
 
 def read_questions(
@@ -64,7 +33,7 @@ def read_questions(
     Example: ``read_questions(Path("mine.csv"), answer_field="gold")``
     """
     label = stem(path)
-    name = path.name if label == Arithmetic.name else label  # its questions must not be taken for the built-in ones
+    name = path.name if label in BUILT_IN else label  # its questions must not be taken for the built-in ones
     return questions_of(rows(path), plain(question_field, answer_field), name, label, str(path), skip_bad)
 
 
@@ -99,7 +68,7 @@ def questions_of(numbered: Iterable[Row], read: Read, name: str, label: str, ori
         Question(id, question, answer, OPEN if answer is None else BOXED, name)
         for id, (*_, question, answer) in zip(ids, used, strict=True)
     )
-    return Questions(name, tuple(questions), tuple(skipped))
+    return Questions(name, tuple(questions), grade, tuple(skipped))
 
 
 def rows(path: Path) -> Iterator[Row]:
