@@ -15,6 +15,7 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.transcript import read_file
 from peergrad.learn.advantages import Center, Values, advantages
 from peergrad.reward.rewards import RewardRules, Scored, score
+from peergrad.reward.tally import Vote
 
 _COUNTS = ("self_votes", "malformed", "repeated", "contradictory", "missing", "parse_errors")
 
@@ -50,10 +51,16 @@ def _as_object(scored: Scored, advantages: Sequence[Values]) -> dict[str, Any]:
     """One debate's votes, counts and streams; a unit without signal is null."""
     return {
         "id": scored.debate.id,
-        "votes": [asdict(vote) | {"judged": vote.judged or (None, None)} for vote in scored.tally.votes],
+        "votes": [_vote(vote) for vote in scored.tally.votes],
         "counts": {name: getattr(scored.tally.counts, name) for name in _COUNTS},
         "streams": [
             {"name": stream.name, "unit": stream.unit, "values": stream.values, "advantages": values}
             for stream, values in zip(scored.streams, advantages, strict=True)
         ],
     }
+
+
+def _vote(vote: Vote) -> dict[str, Any]:
+    """A vote; how strong it is only of a soft one."""
+    line = asdict(vote) | {"judged": vote.judged or (None, None)}
+    return {name: value for name, value in line.items() if name != "strength" or value != 1}
