@@ -158,9 +158,9 @@ def test_what_is_no_text_is_a_sentence(folder, tmp_path):
         return " ".join(made.stderr.split())
 
     assert "can't be read (No such file or directory); give a folder of NAME.txt files" in refusal(tmp_path / "none")
-    (folder / "reviev.txt").write_text("x")
-    assert "reviev.txt is no text that is asked; did you mean 'review'?" in refusal(folder)
-    (folder / "reviev.txt").unlink()
+    (folder / "judgee.txt").write_text("x")
+    assert "judgee.txt is no text that is asked; did you mean 'judge'?" in refusal(folder)
+    (folder / "judgee.txt").unlink()
     (folder / "review.md").write_text("x")
     assert "each in a file NAME.txt" in refusal(folder)
     (folder / "review.md").unlink()

@@ -51,6 +51,7 @@ class DebatesPlan:
         """What decides what is said."""
         config = flat(self.config)
         settings = {name: config[name] for name in (*flat(self.config.debate), "style", "stops", "send_temperature", "seed")}
+        settings["prompts"] = self.protocol.prompts  # what they say, wherever they lie
         if is_import_path(self.config.engine.engine):
             settings["engine"] = self.config.engine.engine
         seats = [
