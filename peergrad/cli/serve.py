@@ -64,8 +64,7 @@ def command(settings: Annotated[ServeConfig, Inline] = ServeConfig()) -> None:  
         import uvicorn
 
         from peergrad.engines.local.engine import Local
-        from peergrad.serve.app import application
-        from peergrad.serve.service import Service
+        from peergrad.serve.app import Service, application
     except ImportError as error:
         raise UserError(f"serve: needs {error.name}; pip install 'peergrad[local,tinker,web]'") from None
 

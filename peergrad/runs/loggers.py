@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,12 +21,14 @@ class Logger(typing.Protocol):
 
 def open_loggers(names: Sequence[str], run: Path, config: Mapping[str, Any]) -> list[Logger]:
     """The loggers asked for; a missing library, or one that can't start, is said before anything is trained."""
-    opened: list[Logger] = []
+    settings, opened = {key: str(value) for key, value in config.items()}, list[Logger]()
     for name in names:
         try:
-            opened.append(_OPEN[name](run, {key: str(value) for key, value in config.items()}))
-        except UserError:
-            raise
+            opened.append(_TensorBoard(run, settings) if name == "tensorboard" else _Tracker(name, run, settings))
+        except ImportError:
+            raise UserError(
+                f"log_to: {name} is not installed; pip install {name}, or leave it out: files are always written"
+            ) from None
         except Exception as error:  # whatever such a library may raise: no key, no network, no space
             raise UserError(f"log_to: {name} can't start ({type(error).__name__}: {error}); or leave it out") from None
     return opened
@@ -54,10 +57,8 @@ class Loggers:
 
 class _TensorBoard:
     def __init__(self, run: Path, config: Mapping[str, str]) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise _missing("tensorboard") from None
+        from torch.utils.tensorboard import SummaryWriter
+
         self._writer = SummaryWriter(str(run / "tensorboard"))
         self._writer.add_text("config", "\n".join(f"    {name} = {value}" for name, value in config.items()))
 
@@ -70,30 +71,13 @@ class _TensorBoard:
 
 
 class _Tracker:
-    """wandb, and trackio, which speaks the same words."""
+    """wandb, and trackio, which has the same functions."""
 
     def __init__(self, library: str, run: Path, config: Mapping[str, str]) -> None:
-        import importlib
-
-        try:
-            self._library: Any = importlib.import_module(library)
-        except ImportError:
-            raise _missing(library) from None
-        self._run: Any = self._library.init(project="peergrad", name=run.name, config=dict(config))
+        self._run: Any = importlib.import_module(library).init(project="peergrad", name=run.name, config=dict(config))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log(dict(metrics), step=step)
 
     def close(self) -> None:
         self._run.finish()
-
-
-_OPEN: dict[str, Callable[[Path, Mapping[str, str]], Logger]] = {
-    "tensorboard": _TensorBoard,
-    "wandb": lambda run, config: _Tracker("wandb", run, config),
-    "trackio": lambda run, config: _Tracker("trackio", run, config),
-}
-
-
-def _missing(library: str) -> UserError:
-    return UserError(f"log_to: {library} is not installed; pip install {library}, or leave it out: files are always written")

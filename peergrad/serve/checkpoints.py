@@ -7,14 +7,17 @@ import contextlib
 import json
 import shutil
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.runs import files
 from peergrad.serve.results import NotFoundError
+
+if TYPE_CHECKING:
+    from peergrad.serve.policies import Policy
 
 _INFO_FILE, _EXPIRY_FILE = "serve.json", "expires"
 
@@ -61,15 +64,7 @@ class CheckpointStore:
     def __init__(self, out: Path, on_change: Callable[[str], None]) -> None:
         self._out, self._on_change = out, on_change
 
-    async def save(
-        self,
-        id: CheckpointId,
-        info: ModelInfo,
-        write: Callable[[Path], Awaitable[None]],
-        *,
-        overwrite: bool = False,
-        ttl: int | None = None,
-    ) -> str:
+    async def save(self, id: CheckpointId, policy: Policy, *, overwrite: bool = False, ttl: int | None = None) -> str:
         """Write a checkpoint that expires after ``ttl`` seconds, if given. Returns its path.
 
         Expired checkpoints are removed first. The folder gets its name when all of it is written.
@@ -84,19 +79,17 @@ class CheckpointStore:
             temporary.mkdir(parents=True)
 
         def finish() -> None:
-            (temporary / _INFO_FILE).write_text(json.dumps(asdict(info)))
+            (temporary / _INFO_FILE).write_text(json.dumps(asdict(policy.info)))
             if ttl is not None:
                 (temporary / _EXPIRY_FILE).write_text(str(time.time() + ttl))
             files.publish(temporary, final)
 
-        try:  # in threads, because a disk may be slow
+        with files.writing(final):  # in threads, because a disk may be slow
             for path in await asyncio.to_thread(self.remove_expired):
                 self._on_change(path)
             await asyncio.to_thread(begin)
-            await write(temporary)
+            await policy.engine.save(temporary)
             await asyncio.to_thread(finish)
-        except OSError as error:
-            raise files.cannot_write(final, error) from None
         self._on_change(id.path)  # a checkpoint of that name may have been removed while it was being loaded
         return id.path
 

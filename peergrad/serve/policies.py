@@ -16,11 +16,9 @@ from peergrad.debate.fields import Field
 from peergrad.engines.local.engine import Local
 from peergrad.engines.local.model.lora import LoraRules
 from peergrad.serve.checkpoints import CheckpointId, CheckpointStore, ModelInfo
-from peergrad.serve.futures import Futures
-from peergrad.serve.requests import adam_rules, checkpoint_id, checkpoint_name, model_info, ttl_seconds
-from peergrad.serve.results import BusyError, NotFoundError, Result, gradient_result
+from peergrad.serve.requests import adam_rules, checkpoint_id, checkpoint_name, model_info, training_batch, ttl_seconds
+from peergrad.serve.results import BusyError, Futures, NotFoundError, Result, gradient_result
 from peergrad.serve.sessions import Session, Sessions
-from peergrad.serve.training_data import training_batch
 
 ALPHA = 32.0
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "c_attn", "query_key_value", "dense"}
@@ -113,7 +111,7 @@ class Policies:
         """Save a checkpoint to resume from."""
         id = CheckpointId(policy.id, "weights", checkpoint_name(request["path"]))
         overwrite, ttl = request.get("overwrite", False).flag(), ttl_seconds(request)
-        path = await self._store.save(id, policy.info, policy.engine.save, overwrite=overwrite, ttl=ttl)
+        path = await self._store.save(id, policy, overwrite=overwrite, ttl=ttl)
         return Result.json(path=path, type="save_weights")
 
     async def load(self, policy: Policy, request: Field) -> Result:
@@ -207,8 +205,7 @@ class Policy:
             raise
 
     def _forward_backward(self, request: pb.ForwardBackwardRequest) -> Result:
-        batch = training_batch(request, self.engine.decoder.shape)
-        gradient = self.engine.gradient(batch.data, batch.loss, batch.bounds)
+        gradient = self.engine.gradient(*training_batch(request, self.engine.decoder.shape))
         if not request.forward_only:
             if self._gradient is None:
                 self._gradient = gradient.by_name

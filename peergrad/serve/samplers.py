@@ -14,7 +14,6 @@ from peergrad.engines.local.engine import Local
 from peergrad.engines.local.sample.sampler import LocalSampler
 from peergrad.serve.batching import RequestBatcher
 from peergrad.serve.checkpoints import CheckpointId, CheckpointStore
-from peergrad.serve.futures import Futures
 from peergrad.serve.policies import Policy
 from peergrad.serve.requests import (
     SampleRequest,
@@ -24,7 +23,7 @@ from peergrad.serve.requests import (
     sample_request,
     ttl_seconds,
 )
-from peergrad.serve.results import BusyError, NotFoundError, Result, sample_result
+from peergrad.serve.results import BusyError, Futures, NotFoundError, Result, sample_result
 from peergrad.serve.sessions import Session, Sessions
 
 _MAX_PENDING = 4096
@@ -62,7 +61,7 @@ class Samplers:
         kind, path = "save_weights_for_sampler", request.get("path", None)
         if path.value is not None:
             checkpoint = CheckpointId(policy.id, "sampler_weights", checkpoint_name(path))
-            saved = await self._store.save(checkpoint, policy.info, policy.engine.save, ttl=ttl_seconds(request))
+            saved = await self._store.save(checkpoint, policy, ttl=ttl_seconds(request))
             return Result.json(path=saved, type=kind)
         id = f"{policy.id}-live-{request['seq_id'].value}"
         weights = Weights(sampler=await policy.engine.sampler(), last_used=time.monotonic())

@@ -10,8 +10,7 @@ import re
 from peergrad.debate.style import last_boxed
 from peergrad.debate.types import Question
 from peergrad.tasks.base import TIMED_OUT, UNANSWERED, Grade
-from peergrad.tasks.latex import flat
-from peergrad.tasks.numbers import as_amount
+from peergrad.tasks.numbers import as_amount, flat
 from peergrad.tasks.pool import Pool
 
 # The longest answer that is looked at as mathematics; longer ones are compared as text.

@@ -86,10 +86,7 @@ class Connection:
         started, task = time.monotonic(), asyncio.ensure_future(awaited)
         try:
             async with asyncio.timeout(self._deadline_s):
-                while not task.done():
-                    await asyncio.wait({task}, timeout=_HEALTH_S)
-                    if task.done():
-                        break
+                while not (await asyncio.wait({task}, timeout=_HEALTH_S))[0]:
                     if "billing" in (warning := _CLIENT_LOG.since(started)):
                         raise Halted(f"{self.host}: the account has no credit left ({self._quoted(warning)}); {RESUMES}")
                     if await self._silent() and not task.done():
@@ -99,8 +96,7 @@ class Connection:
             more = f"; its client says: {self._quoted(warning)}" if warning else ""
             raise EngineError(f"{self.host}: {what} took longer than {self._deadline_s:g} s{more}; {RESUMES}") from None
         finally:
-            if not task.done():
-                task.cancel()
+            task.cancel()
         try:
             result = task.result()
             self._silent_since = None  # it has just answered

@@ -11,10 +11,10 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import tinker
@@ -22,7 +22,7 @@ import tinker
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
 from peergrad.debate.sampler import Answer, all_of
-from peergrad.debate.types import Ask, Floats, Reply, Tokens
+from peergrad.debate.types import Ask, Reply, Tokens
 from peergrad.engines.base import EngineConfig, UpdateConfig
 from peergrad.engines.shared.chat import Chat, load_chat
 from peergrad.engines.shared.sampling import seed_of
@@ -32,9 +32,6 @@ from peergrad.learn import losses
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import RATIO_BOUNDS, LossName
 from peergrad.learn.trainer import NOT_FINITE, Fault, StepStats
-
-A = TypeVar("A")
-B = TypeVar("B")
 
 _CONTEXT = 32768  # where neither a service nor the model says
 
@@ -95,10 +92,12 @@ class Tinker:
         adam = tinker.AdamParams(
             learning_rate=lr, beta1=0.9, beta2=0.95, eps=1e-8, grad_clip_norm=self._update.max_grad_norm
         )
+        bounds = zip(("clip_low_threshold", "clip_high_threshold"), RATIO_BOUNDS.get(loss, ()), strict=False)
         # Both are sent before either is awaited, and so are all parts of a large batch: the service never idles.
-        computing = await client.forward_backward_async([_payload(d, loss) for d in data], loss, _bounds(loss))
+        computing = await client.forward_backward_async([_payload(d, loss) for d in data], loss, dict(bounds) or None)
         applying = await client.optim_step_async(adam)
-        forward, update = await self._connection.wait("the update", _both(computing.result_async(), applying.result_async()))
+        results: list[Any] = [computing.result_async(), applying.result_async()]
+        forward, update = await self._connection.wait("the update", all_of(results))
         return _stats(data, loss, forward, update.metrics or {})
 
     def tokens(self, ask: Ask, text: str) -> Tokens:
@@ -109,8 +108,7 @@ class Tinker:
         client = await self._training()
         name = f"{path.name.strip('.').removesuffix('.part')}-{secrets.token_hex(4)}"
         state = await self._connection.wait("the checkpoint", (await client.save_state_async(name)).result_async())
-        note = json.dumps({"path": state.path, "model": self._model}, indent=2)
-        await asyncio.to_thread(_write, path, note)
+        await asyncio.to_thread(_write, path, {"path": state.path, "model": self._model})
         self._saved.add(state.path)
 
     def forget(self, path: Path) -> None:
@@ -197,18 +195,6 @@ def _reply(response: tinker.SampleResponse, prompt: list[int], ask: Ask, chat: C
     return Reply(text, truncated, Tokens.of(prompt, ids, logprobs, starts, ask.temperature))
 
 
-async def _both(first: Awaitable[A], second: Awaitable[B]) -> tuple[A, B]:
-    """Both results. If the first failed, that is why the second did, or why it never comes."""
-    one, other = asyncio.ensure_future(first), asyncio.ensure_future(second)
-    try:
-        await asyncio.wait({one, other}, return_when=asyncio.FIRST_EXCEPTION)
-        return await one, await other
-    finally:
-        one.cancel()
-        other.cancel()
-        await asyncio.gather(one, other, return_exceptions=True)
-
-
 def _context(connection: Connection, model: str) -> int | None:
     """The longest sequence the service takes of this model, which it must have, if it says."""
     offered = connection.get("get_server_capabilities").get("supported_models")
@@ -232,9 +218,9 @@ def _own_context(folder: str) -> int:
     return length if isinstance(length, int) and length > 0 else _CONTEXT
 
 
-def _write(folder: Path, note: str) -> None:
+def _write(folder: Path, note: dict[str, str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CHECKPOINT).write_text(note)
+    (folder / CHECKPOINT).write_text(json.dumps(note, indent=2))
 
 
 def _state(folder: Path) -> str:
@@ -249,24 +235,16 @@ def _state(folder: Path) -> str:
 
 def _payload(datum: Datum, loss: LossName) -> tinker.Datum:
     """A datum as the service takes it. There is no mask: what was not sampled has advantage 0."""
-    columns: dict[str, Floats] = {"advantages": datum.advantages_T * datum.mask_T, "logprobs": datum.logprobs_T}
+    columns: dict[str, np.ndarray] = {"advantages": datum.advantages_T * datum.mask_T, "logprobs": datum.logprobs_T}
     if loss == "cross_entropy":
         columns = {"weights": datum.advantages_T}
-    inputs = {name: _tensor(column.astype(np.float32), "float32") for name, column in columns.items()}
-    inputs["target_tokens"] = _tensor(datum.targets_T.astype(np.int64), "int64")
+    columns = {name: column.astype(np.float32) for name, column in columns.items()}
+    columns["target_tokens"] = datum.targets_T.astype(np.int64)
+    inputs = {
+        name: tinker.TensorData(data=column, dtype=str(column.dtype), shape=[len(column)])  # type: ignore[arg-type]
+        for name, column in columns.items()
+    }
     return tinker.Datum(model_input=tinker.ModelInput.from_ints(datum.inputs_T.tolist()), loss_fn_inputs=inputs)
-
-
-def _bounds(loss: LossName) -> dict[str, float | str] | None:
-    """The bounds of the ratios, which are sent because services have defaults of their own."""
-    if loss not in RATIO_BOUNDS:
-        return None
-    low, high = RATIO_BOUNDS[loss]
-    return {"clip_low_threshold": low, "clip_high_threshold": high}
-
-
-def _tensor(column: np.ndarray, dtype: str) -> tinker.TensorData:
-    return tinker.TensorData(data=column, dtype=dtype, shape=[len(column)])  # type: ignore[arg-type]
 
 
 def _stats(
@@ -276,15 +254,9 @@ def _stats(
     logprobs = [np.asarray(one["logprobs"].tolist(), np.float32) for one in forward.loss_fn_outputs if "logprobs" in one]
     if [len(one) for one in logprobs] != list(map(len, data)):
         raise EngineError("the service gave no log-probabilities for what was trained on; it may not be the right version")
-    new = np.concatenate(logprobs)
-    old = np.concatenate([datum.logprobs_T for datum in data])
-    advantages = np.concatenate([datum.advantages_T for datum in data])
-    mask = np.concatenate([datum.mask_T for datum in data])
-    if loss == "cross_entropy":
-        value = losses.cross_entropy(new, advantages).value
-    else:
-        by_name = {"importance_sampling": losses.importance_sampling, "ppo": losses.ppo, "cispo": losses.cispo}
-        value = by_name[loss](new, old, advantages, mask).value
+    columns = zip(*((datum.logprobs_T, datum.advantages_T, datum.mask_T) for datum in data), strict=True)
+    new, old, advantages, mask = map(np.concatenate, (logprobs, *columns))
+    value = getattr(losses, loss)(new, *((advantages,) if loss == "cross_entropy" else (old, advantages, mask))).value
     skipped = applied.get("skipped", 0.0) > 0
     if not math.isfinite(value) and not skipped:
         raise EngineError(
