@@ -22,8 +22,7 @@ from starlette.routing import Route
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import Field
 from peergrad.engines.local.engine import Local
-from peergrad.serve.checkpoints import CheckpointStore
-from peergrad.serve.listings import Listings
+from peergrad.serve.checkpoints import CheckpointStore, Listings
 from peergrad.serve.policies import Policies, Policy
 from peergrad.serve.requests import parse_forward_backward
 from peergrad.serve.results import PROTOBUF, BusyError, Futures, GoneError, NotFoundError, Result
@@ -52,7 +51,7 @@ class Service:
         self.sessions = Sessions(self.futures)
         self.policies = Policies(engine, model, store, self.sessions, self.futures, max_models)
         self.samplers = Samplers(engine, model, store, self.sessions, self.futures, max_samplers)
-        self.listings = Listings(store, self.policies)
+        self.listings = Listings(store, self.policies.find)
         store.remove_expired()
 
     async def sweep(self) -> None:

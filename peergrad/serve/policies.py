@@ -15,8 +15,8 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field
 from peergrad.engines.local.engine import Local
 from peergrad.engines.local.model.lora import LoraRules
-from peergrad.serve.checkpoints import CheckpointId, CheckpointStore, ModelInfo
-from peergrad.serve.requests import adam_rules, checkpoint_id, checkpoint_name, model_info, training_batch, ttl_seconds
+from peergrad.serve.checkpoints import CheckpointStore, ModelInfo
+from peergrad.serve.requests import adam_rules, model_info, training_batch
 from peergrad.serve.results import BusyError, Futures, NotFoundError, Result, gradient_result
 from peergrad.serve.sessions import Session, Sessions
 
@@ -109,14 +109,11 @@ class Policies:
 
     async def save(self, policy: Policy, request: Field) -> Result:
         """Save a checkpoint to resume from."""
-        id = CheckpointId(policy.id, "weights", checkpoint_name(request["path"]))
-        overwrite, ttl = request.get("overwrite", False).flag(), ttl_seconds(request)
-        path = await self._store.save(id, policy, overwrite=overwrite, ttl=ttl)
-        return Result.json(path=path, type="save_weights")
+        return Result.json(path=await self._store.save(policy, "weights", request), type="save_weights")
 
     async def load(self, policy: Policy, request: Field) -> Result:
         """Load a checkpoint into a policy."""
-        folder, info = await self._checkpoint(request["path"])
+        _, folder, info = await self._store.lookup(request["path"])
         if info != policy.info:
             request["path"].wrong(f"is of {info}, this model is {policy.info}; create one like it")
         await policy.load(folder, request["optimizer"].flag())
@@ -124,12 +121,9 @@ class Policies:
 
     async def checkpoint_info(self, request: Field) -> Result:
         """The model that a checkpoint is of."""
-        _, info = await self._checkpoint(request["tinker_path"])
+        _, _, info = await self._store.lookup(request["tinker_path"])
         parts = {"train_mlp": info.train_mlp, "train_attn": info.train_attn, "train_unembed": False}
         return Result.json(base_model=info.base_model, is_lora=True, lora_rank=info.rank, **parts)
-
-    async def _checkpoint(self, path: Field) -> tuple[Path, ModelInfo]:
-        return await asyncio.to_thread(self._store.find, checkpoint_id(path))
 
 
 class Policy:

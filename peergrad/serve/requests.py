@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,15 +19,12 @@ from peergrad.engines.local.model.decoder import Shape
 from peergrad.engines.local.sample.sampler import CompletionRequest
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import RATIO_BOUNDS, Bounds, LossName
-from peergrad.serve.checkpoints import CheckpointId, ModelInfo
+from peergrad.serve.checkpoints import ModelInfo
 from peergrad.serve.results import NotFoundError
 
 MAX_SAMPLES = 1024
 _MAX_STOPS = 64
 _MAX_NOTES = 16_384  # characters
-_MAX_TTL_S = 10 * 366 * 24 * 3600  # ten years
-_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
-_PATH = re.compile(rf"tinker://({_NAME})/(weights|sampler_weights)/({_NAME})")
 _ADAM = {"learning_rate": 1e-4, "beta1": 0.9, "beta2": 0.95, "eps": 1e-12, "weight_decay": 0.0, "grad_clip_norm": 0.0}
 # What each loss takes besides its targets.
 _INPUTS: dict[LossName, tuple[str, ...]] = {
@@ -52,21 +48,6 @@ class SampleRequest:
     number: int
     samples: list[CompletionRequest]
     prompt_logprobs: int | None
-
-
-def checkpoint_name(field: Field) -> str:
-    """A name that can be a folder's."""
-    if not re.fullmatch(_NAME, field.text()):
-        field.wrong(f"{field.shown} is no name; give at most 128 letters, digits, '_', '-' and '.', a letter or digit first")
-    return field.text()
-
-
-def checkpoint_id(field: Field) -> CheckpointId:
-    """The checkpoint that a path names."""
-    match = _PATH.fullmatch(field.text())
-    if not match:
-        field.wrong(f"{field.shown} is no checkpoint; give tinker://MODEL/weights/NAME")
-    return CheckpointId(*match.groups())
 
 
 def check_base_model(base: Field, model: str) -> None:
@@ -95,12 +76,6 @@ def _notes(request: Field) -> dict[str, str]:
     if len(json.dumps(notes)) > _MAX_NOTES:
         metadata.wrong(f"is too long; give at most {_MAX_NOTES} characters")
     return notes
-
-
-def ttl_seconds(request: Field) -> int | None:
-    """The time to live of a checkpoint; None: for ever."""
-    ttl = request.get("ttl_seconds", None)
-    return None if ttl.value is None else ttl.whole(1, _MAX_TTL_S)
 
 
 def adam_rules(request: Field) -> AdamRules:

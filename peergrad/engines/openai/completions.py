@@ -20,8 +20,8 @@ _BROKEN = ("error", "abort")  # finish reasons of a server that gave up
 class Completion:
     """What came of one request, gathered from its body or from the pieces of a stream."""
 
-    content: str = ""
-    refusal: str = ""
+    content: list[str] = field(default_factory=list)  # in pieces: joining each to the others takes quadratic time
+    refusal: list[str] = field(default_factory=list)
     answered: bool = False
     finish: str | None = None
     stop_text: str | None = None
@@ -39,7 +39,7 @@ class Completion:
     @property
     def text(self) -> str:
         """The words that are for others: its content, or else its refusal; never reasoning given apart."""
-        return self.content or self.refusal
+        return "".join(self.content) or "".join(self.refusal)
 
     def add(self, body: object) -> str:
         """Take in a body, or the next piece of a stream, and give the text it adds. Raises ``RetryableError`` if broken."""
@@ -70,8 +70,8 @@ class Completion:
             return ""
         self.reasoned |= any(message.get(name) for name in ("reasoning", "reasoning_content"))
         content, refusal = _text(message.get("content")), _text(message.get("refusal"))
-        self.content += content
-        self.refusal += refusal
+        self.content += [content] if content else []
+        self.refusal += [refusal] if refusal else []
         return content if self.content else refusal
 
     def check_whole(self, *, stream: bool) -> None:

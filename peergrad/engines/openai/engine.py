@@ -23,7 +23,7 @@ from peergrad.engines.openai.completions import Completion, ListenerError, Reply
 from peergrad.engines.openai.concurrency import ConcurrencyLimit
 from peergrad.engines.openai.errors import ErrorResponse, RejectedRequest, RetryableError, error_for
 from peergrad.engines.openai.requests import STOPS, refused_fields, request_body
-from peergrad.engines.shared.addresses import host, service_address
+from peergrad.engines.shared.addresses import host, service_address, service_key
 from peergrad.engines.shared.meter import Meter
 from peergrad.engines.shared.secrets import Secrets
 
@@ -62,7 +62,10 @@ class Api:
         url = service_address(engine.base_url, "OPENAI_BASE_URL", OPENAI, environ)
         self.server = f"{engine.model} at {host(url)}"
         self._model, self._deadline_s, self._seed, self._tokens = engine.model, engine.deadline_s, seed, tokens
-        key, headers = _key(config.key_env, url, environ), _headers(url, environ)
+        required = config.key_env != ApiConfig.key_env or host(url) == host(OPENAI)  # a server of one's own may need none
+        hint = ": there are spaces, line ends or odd characters in it"
+        key = service_key(config.key_env, url, environ, r"[\x21-\x7e]+", hint, required=required)
+        headers = _headers(url, environ)
         self._secrets = Secrets([key or "", *headers.values()])
         self._secrets.guard_logs()
         self._client = _client(config, url, {"Authorization": f"Bearer {key or 'none'}"} | headers)
@@ -256,16 +259,6 @@ def _wait_s(retry_after_s: float | None, times: int) -> float:
     """How long until the next attempt: twice as long each time, no less than the server says, never all at one moment."""
     longer = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** min(times - 1, 10)) * random.uniform(0.5, 1)
     return max(longer, (retry_after_s or 0.0) * random.uniform(1, 1.1))
-
-
-def _key(name: str, url: str, environ: Mapping[str, str]) -> str | None:
-    """The key in a variable, or ``None`` for a server that may need none."""
-    value = environ.get(name, "").strip()
-    if value and not (value.isascii() and value.isprintable() and " " not in value):
-        raise UserError(f"{name}: holds no key: there are spaces, line ends or odd characters in it")
-    if not value and (name != ApiConfig.key_env or host(url) == host(OPENAI)):
-        raise UserError(f"{name}: is not set; put the key of {host(url)} into it")
-    return value or None
 
 
 def _headers(url: str, environ: Mapping[str, str]) -> dict[str, str]:

@@ -64,7 +64,7 @@ class Meter:
     def halted(self) -> str | None:
         """Why nothing more may be spent, or ``None``."""
         if self._budget_tokens is not None and self.spent.tokens >= self._budget_tokens:
-            return f"the budget of {self._budget_tokens} tokens is spent; raise budget_tokens to go on"
+            return f"the budget of {self._budget_tokens} tokens is spent; raise budget_tokens to resume"
         if self._budget_usd is not None and self.spent.usd >= self._budget_usd:
-            return f"the budget of ${self._budget_usd:g} is spent; raise budget_usd to go on"
+            return f"the budget of ${self._budget_usd:g} is spent; raise budget_usd to resume"
         return None

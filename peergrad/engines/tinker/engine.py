@@ -131,7 +131,7 @@ class Tinker:
         except NotFound:
             raise UserError(
                 f"{folder}: {self._connection.host} does not have its weights ({state}); give the address of the service "
-                "that has them (base_url), or remove that folder to go on from the checkpoint before it"
+                "that has them (base_url), or remove that folder to resume from the checkpoint before it"
             ) from None
 
     async def close(self, *, failed: bool = False) -> None:
@@ -139,7 +139,7 @@ class Tinker:
         await self._connection.close(lambda: self._service.close("errored" if failed else "success").result())
 
     async def _training(self) -> tinker.TrainingClient:
-        """The policy on the service, made when it is first needed: a run that goes on loads another."""
+        """The policy on the service, made when it is first needed: a run that is resumed loads another."""
         if self._client is None:
             self._client = await self._connection.in_thread(
                 f"a new policy on {self._model}",
