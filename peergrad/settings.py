@@ -56,11 +56,19 @@ def flat(config: Any) -> dict[str, Any]:
 
 def changed(config: T, settings: Mapping[str, Any], where: str) -> T:
     """The same with other settings, given by name."""
-    known = flat(config)
+    sections: Any = config
+    known, types = flat(config), typing.get_type_hints(type(config))
     for name in settings:
         if name not in known:
             raise UserError(f"{where}: no setting is called {name!r}; {nearest(name, tuple(known))}")
-    return _changed(config, settings, where)
+    new: dict[str, Any] = {}
+    for field in dataclasses.fields(sections):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            new[field.name] = changed(value, {name: settings[name] for name in flat(value) if name in settings}, where)
+        elif field.name in settings:
+            new[field.name] = _checked(settings[field.name], types[field.name], field.name, where)
+    return dataclasses.replace(sections, **new)
 
 
 def from_file(config: T, path: Path) -> T:
@@ -93,18 +101,6 @@ def to_toml(config: Any) -> str:
             lines.append(f"# {name} is not set" if value is None else f"{name} = {written}")
         lines.append("")
     return "\n".join(lines)
-
-
-def _changed(config: Any, settings: Mapping[str, Any], where: str) -> Any:
-    types = typing.get_type_hints(type(config))
-    new: dict[str, Any] = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            new[field.name] = _changed(value, settings, where)
-        elif field.name in settings:
-            new[field.name] = _checked(settings[field.name], types[field.name], field.name, where)
-    return dataclasses.replace(config, **new)
 
 
 def _checked(value: Any, wanted: Any, name: str, where: str) -> Any:

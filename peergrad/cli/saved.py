@@ -19,6 +19,7 @@ from peergrad.learn.advantages import Center, Values, advantages
 from peergrad.reward import rewards
 from peergrad.reward.rewards import RewardRules, Scored
 from peergrad.reward.streams import Consensus
+from peergrad.runs.export import export as export_adapter
 from peergrad.runs.folder import Run
 from peergrad.tasks.open import TaskRules, gradable, open_questions, regrade
 
@@ -159,9 +160,7 @@ def export(
         to: The folder to make.
         step: Which step's; unset, the newest.
     """
-    from peergrad.runs import export
-
-    print(export.export(Run.open(run, warn), to, step))
+    print(export_adapter(Run.open(run, warn), to, step))
 
 
 def models(get: str | None = None) -> None:

@@ -128,32 +128,16 @@ class EvalFolder(files.WorkFolder):
         line = {"part": part, "seconds": round(seconds, 3), "sampled": sampled, "usd": spent.usd, "spent": asdict(spent)}
         files.append(self.path / "time.jsonl", files.json_bytes(line) + b"\n")
 
-    def times(self) -> dict[str, dict[str, float]]:
-        """Seconds, sampled tokens and dollars by part, over all sessions."""
-        total: dict[str, dict[str, float]] = {}
+    def costs(self) -> tuple[dict[str, dict[str, float]], Spent]:
+        """Seconds, sampled tokens and dollars by part, and what servers charged for, over all sessions."""
+        times, spent = dict[str, dict[str, float]](), Spent()
         for line in files.read_records(self.path / "time.jsonl"):
             with contextlib.suppress(KeyError, TypeError):
-                part = total.setdefault(line["part"], dict.fromkeys(("seconds", "sampled", "usd"), 0.0))
+                part = times.setdefault(line["part"], dict.fromkeys(("seconds", "sampled", "usd"), 0.0))
                 for name in part:
                     part[name] += line[name]
-        return total
-
-    def spent(self) -> Spent:
-        """What servers charged for, over all sessions."""
-        total = Spent()
-        for line in files.read_records(self.path / "time.jsonl"):
-            with contextlib.suppress(KeyError, TypeError):
-                total = total.plus(Spent(**line["spent"]))
-        return total
-
-    @property
-    def finished(self) -> bool:
-        return (self.path / "result.json").exists()
-
-    def publish(self, result: Mapping[str, Any], table: str) -> None:
-        """Write the result, for programs and for people."""
-        files.write(self.path / "result.txt", table.encode())
-        files.write(self.path / "result.json", files.json_bytes(dict(result)) + b"\n")
+                spent = spent.plus(Spent(**line["spent"]))
+        return times, spent
 
 
 async def evaluate(
@@ -168,12 +152,13 @@ async def evaluate(
         watch.warn(note)
     folder, config, facts = EvalFolder(out, watch.warn), plan.config, plan.facts
     with folder.opened(config, facts, fixed=("base_url",)):
-        if folder.resumable and folder.finished and not (before := read_result(folder.path))["dropped"]:
-            watch.say(f"{folder.path} is finished; this is its result. Give another folder (out) to evaluate again")
+        finished = folder.resumable and (out / "result.json").exists()
+        if finished and not (before := read_result(out))["dropped"]:
+            watch.say(f"{out} is finished; this is its result. Give another folder (out) to evaluate again")
             return before
         expected = (plan.policy, plan.opponent or plan.policy)
         async with ModelPool(config.engine, config.api, config.measure.seed, watch.say, expected=expected) as pool:
-            pool.meter.spent = folder.spent()  # a budget is for all sessions together
+            _, pool.meter.spent = folder.costs()  # a budget is for all sessions together
             sampler_of = sampler_of or pool.sampler
             policy = await sampler_of(plan.policy)
             opponent = await sampler_of(plan.opponent) if plan.opponent else None
@@ -182,9 +167,10 @@ async def evaluate(
             measure = await evaluation.play(policy, opponent)
         outcome = await asyncio.to_thread(measure)  # comparing answers may take long, and signals must be heard
         settings = json.loads(json.dumps(flat(config), default=str))
-        about = facts | {"dropped": evaluation.dropped, "times": folder.times(), "settings": settings}
+        about = facts | {"dropped": evaluation.dropped, "times": folder.costs()[0], "settings": settings}
         measured = result(outcome, plan.task.name, {q.id: fingerprint([q])[:16] for q in plan.questions}) | about
-        folder.publish(measured, show(measured))
+        files.write(out / "result.txt", show(measured).encode())
+        files.write(out / "result.json", files.json_bytes(measured) + b"\n")
     return measured
 
 
@@ -262,10 +248,7 @@ class _Evaluation:
     async def _play(
         self, part: str, batches: Mapping[str, tuple[BaseProtocol, Sequence[Question]]], sampler: Sampler
     ) -> dict[str, Debate]:
-        """Play those of some debates that are missing, all at the same time; returns the debates of the part.
-
-        Batches are by the prefix of their debates' names.
-        """
+        """Play the debates of some batches, by the prefix of their names, that are missing; returns those of the part."""
         if part not in self._debates:
             self._debates[part] = await asyncio.to_thread(self.folder.debates, part)
         debates = self._debates[part]

@@ -56,11 +56,10 @@ def export(run: Run, to: Path, step: int | None = None) -> Path:
         there = ", ".join(str(one.step) for one in checkpoints if not one.warm)
         raise UserError(f"step: there is no checkpoint of step {step}; there are {there}")
     try:
-        taken = to.exists() and (not to.is_dir() or any(to.iterdir()))
+        if to.exists() and (not to.is_dir() or any(to.iterdir())):
+            raise UserError(f"to: {to} is not empty; give a new folder")
     except (OSError, ValueError) as error:
         raise UserError(f"to: {to} can't be used ({error}); give a new folder") from None
-    if taken:
-        raise UserError(f"to: {to} is not empty; give a new folder")
     source = run.folder(at)
     if not (source / "adapter_model.safetensors").exists():
         raise UserError(f"{source}: its weights are with the service, which gives them out; tinker.json there says where")

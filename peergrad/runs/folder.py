@@ -87,24 +87,18 @@ class Run(WorkFolder):
     def saved_debates(self, name: str) -> Played | None:
         """What was saved under this name, if it is whole."""
         path = self.path / "debates" / f"{name}.jsonl"
-        if not path.exists():
-            return None
+        dropped = path.with_name(f"{name}.dropped.json")
         try:
-            debates = tuple(read_file(path))
+            debates = tuple(read_file(path)) if path.exists() else ()
+            reasons = files.read_object(dropped) if debates and dropped.exists() else {}
         except UserError as error:
             self._warn(f"{error}; sampling these debates again")
             return None
-        dropped = path.with_name(f"{name}.dropped.json")
-        try:
-            reasons = dict(json.loads(dropped.read_bytes())) if dropped.exists() else {}
-        except (ValueError, TypeError):
-            reasons = {}
         return Played(debates, reasons) if debates else None
 
     def debates(self, pattern: str = "step_*", *, thin: bool = False) -> Iterator[tuple[str, Debate]]:
-        """Every saved debate with the name of its file, in order; files that can't be read are left out.
-
-        ``thin`` leaves out prompts and tokens.
+        """Every saved debate with the name of its file, in order, ``thin`` without prompts and tokens; what can't be read is
+        left out.
         """
         for path in sorted((self.path / "debates").glob(f"{pattern}.jsonl")):
             try:
@@ -170,10 +164,7 @@ class Run(WorkFolder):
                 files.remove(self.path / "checkpoints" / later.name)
 
     def thin_checkpoints(self, every: int, forget: Callable[[Path], None]) -> None:
-        """Remove checkpoints no longer needed: all but the first, every so many, and the newest two.
-
-        ``forget`` is told of each before.
-        """
+        """Remove checkpoints but the first, every so many, and the newest two. ``forget`` is told of each before."""
         for at in self.checkpoints()[1:-2]:
             if at.step == 0 or every == 0 or at.step % every:
                 folder = self.path / "checkpoints" / at.name

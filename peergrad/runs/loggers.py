@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import importlib
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from peergrad.debate.errors import UserError
 
 
-class Logger(typing.Protocol):
+class Logger(NamedTuple):
     """Takes numbers by step."""
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
-
-    def close(self) -> None: ...
+    name: str
+    log: Callable[[int, Mapping[str, float]], None]
+    close: Callable[[], None]
 
 
 def open_loggers(names: Sequence[str], run: Path, config: Mapping[str, Any]) -> list[Logger]:
@@ -24,7 +23,7 @@ def open_loggers(names: Sequence[str], run: Path, config: Mapping[str, Any]) -> 
     settings, opened = {key: str(value) for key, value in config.items()}, list[Logger]()
     for name in names:
         try:
-            opened.append(_TensorBoard(run, settings) if name == "tensorboard" else _Tracker(name, run, settings))
+            opened.append(_tensorboard(run, settings) if name == "tensorboard" else _tracker(name, run, settings))
         except ImportError:
             raise UserError(
                 f"log_to: {name} is not installed; pip install {name}, or leave it out: files are always written"
@@ -52,32 +51,23 @@ class Loggers:
                 do(logger)
             except Exception as error:  # as above
                 self._loggers.remove(logger)
-                self._warn(f"{type(logger).__name__.strip('_')} failed ({error}); going on without it")
+                self._warn(f"{logger.name} failed ({error}); going on without it")
 
 
-class _TensorBoard:
-    def __init__(self, run: Path, config: Mapping[str, str]) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+def _tensorboard(run: Path, config: Mapping[str, str]) -> Logger:
+    from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(run / "tensorboard"))
-        self._writer.add_text("config", "\n".join(f"    {name} = {value}" for name, value in config.items()))
+    writer = SummaryWriter(str(run / "tensorboard"))
+    writer.add_text("config", "\n".join(f"    {name} = {value}" for name, value in config.items()))
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+    def log(step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
-            self._writer.add_scalar(name, value, step)
+            writer.add_scalar(name, value, step)
 
-    def close(self) -> None:
-        self._writer.close()
+    return Logger("tensorboard", log, writer.close)
 
 
-class _Tracker:
+def _tracker(library: str, run: Path, config: Mapping[str, str]) -> Logger:
     """wandb, and trackio, which has the same functions."""
-
-    def __init__(self, library: str, run: Path, config: Mapping[str, str]) -> None:
-        self._run: Any = importlib.import_module(library).init(project="peergrad", name=run.name, config=dict(config))
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._run.log(dict(metrics), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
+    tracker: Any = importlib.import_module(library).init(project="peergrad", name=run.name, config=dict(config))
+    return Logger(library, lambda step, metrics: tracker.log(dict(metrics), step=step), tracker.finish)

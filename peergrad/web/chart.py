@@ -105,11 +105,9 @@ def _figure(chart: Chart, lines: Sequence[_Line], id: str, history: RunHistory) 
         tag("li", _swatch(index), f" {clip(line.label, 60)[0]} ", tag("b", _number(line.known[-1][1], chart.share)))
         for index, line in enumerate(drawn)
     ]
-    named = [
-        tag("span", tag("span", letter, class_="alarm-letter"), f" {name}", class_="named")
-        for letter, name in _letters(alarms).items()
-    ]
-    legend += [tag("li", "alarms: ", named)] if named else []
+    if alarms:
+        letters = [(tag("span", letter, class_="alarm-letter"), f" {name}") for letter, name in _letters(alarms).items()]
+        legend.append(tag("li", "alarms: ", [tag("span", named, class_="named") for named in letters]))
     left_out = len(lines) - len(drawn)
     return tag(
         "figure",
@@ -141,22 +139,14 @@ def _rule(frame: _Frame, value: float, kind: str) -> Safe:
 
 def _line(line: _Line, style: int, frame: _Frame, chart: Chart) -> Safe:
     """The line, broken where nothing was measured. A point with no neighbours would be no line, so it gets a mark."""
-    runs = [
-        [(x, y or 0.0) for x, y in run]
-        for measured, run in groupby(line.points, lambda point: point[1] is not None)
-        if measured
-    ]
+    split = groupby(line.points, lambda point: point[1] is not None)
+    runs = [[(x, y or 0.0) for x, y in run] for measured, run in split if measured]
     marked = line.known if len(line.known) <= _MARKED else [run[0] for run in runs if len(run) == 1]
     path = "".join("M" + "L".join(f"{_at(frame.x(x))} {_at(frame.y(y))}" for x, y in run) for run in runs if len(run) > 1)
-    marks = [
-        tag(
-            "path",
-            tag("title", f"{line.label}, {chart.axis} {x:g}: {_number(y, chart.share)}"),
-            d=_shape(style, frame.x(x), frame.y(y)),
-            class_="mark",
-        )
-        for x, y in marked
-    ]
+    marks: list[Safe] = []
+    for x, y in marked:
+        title = tag("title", f"{line.label}, {chart.axis} {x:g}: {_number(y, chart.share)}")
+        marks.append(tag("path", title, d=_shape(style, frame.x(x), frame.y(y)), class_="mark"))
     return tag("g", tag("path", d=path, class_="line") if path else None, marks, class_=f"s{style}")
 
 
@@ -194,16 +184,12 @@ def _alarms(frame: _Frame, alarms: Sequence[AlarmSpan]) -> list[Safe]:
         taken[alarm.name] = end + 10
         place, letter = rows[alarm.name]
         steps = f"step {alarm.first}" if alarm.first == alarm.last else f"steps {alarm.first} to {alarm.last}"
-        bar = f"M{_at(x - 1.5)} {_BOTTOM - 3}H{_at(end + 1.5)}v6H{_at(x - 1.5)}z"
-        parts.append(
-            tag(
-                "g",
-                tag("title", f"alarm: {alarm.name}, {steps}"),
-                tag("path", d=f"M{_at(x)} {_TOP}V{_BOTTOM}", class_="alarm-line"),
-                tag("path", d=bar, class_="alarm-bar"),
-                tag("text", letter, x=_at(x), y=_TOP - 5 + 12 * place, text_anchor="middle", class_="alarm-text"),
-            )
+        marks = (
+            tag("path", d=f"M{_at(x)} {_TOP}V{_BOTTOM}", class_="alarm-line"),
+            tag("path", d=f"M{_at(x - 1.5)} {_BOTTOM - 3}H{_at(end + 1.5)}v6H{_at(x - 1.5)}z", class_="alarm-bar"),
+            tag("text", letter, x=_at(x), y=_TOP - 5 + 12 * place, text_anchor="middle", class_="alarm-text"),
         )
+        parts.append(tag("g", tag("title", f"alarm: {alarm.name}, {steps}"), marks))
     return parts
 
 
@@ -242,7 +228,8 @@ def _ticks(low: float, high: float, *, share: bool = False, whole: bool = False)
 
 
 def _number(value: float, share: bool = False) -> str:
-    return (f"{value:.1%}" if share else f"{value:,.4g}").replace("-", "−")
+    text = f"{value:.1%}" if share else f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.4g}"
+    return text.replace("-", "−")
 
 
 def _at(value: float) -> str:
