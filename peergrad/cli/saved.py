@@ -179,13 +179,13 @@ def models(get: str | None = None) -> None:
     from peergrad.engines.local.fetch import models  # needs no torch until something is converted
 
     if get is not None:
-        models.prefetch(get, say=say)
+        say(f"{get} is ready in {models.resolve(get, say=say)}.")
         return
     print("Built in:")
     for model in models.MODELS.values():
         print(f"  {model.alias:<12} {model.title}, {model.licence}, {model.megabytes} MB to download")
     print(f"In the cache ({models.cache()}):")
     for held in models.cached():
-        state = "" if held.whole else f", to be made again: {held.wrong}"
+        state = "" if held.problem is None else f", to be made again: {held.problem}"
         print(f"  {visible(held.name):<12} {held.bytes / 1e6:.0f} MB{visible(state)}")
     print("Any Hugging Face folder, hub id or GGUF file works too; --get NAME fetches and converts one now.")
