@@ -269,7 +269,7 @@ def test_hostile_replies_leave_the_text_clean(tmp_path):
 
 
 def unreadable(request):
-    return "I will not." if round_of(request) or seat(request) else said(request, "\\boxed{7}")
+    return "<evaluation>I will not." if round_of(request) or seat(request) else said(request, "\\boxed{7}")
 
 
 def test_without_votes_there_may_be_no_winner(tmp_path):
