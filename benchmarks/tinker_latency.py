@@ -24,7 +24,7 @@ from peergrad.debate.protocols import Parallel
 from peergrad.engines.tinker.engine import Tinker, TinkerSampler
 from peergrad.learn.train import LearnRules, self_play, train
 from peergrad.learn.trainer import StepStats
-from peergrad.tasks.arithmetic import Arithmetic
+from peergrad.tasks.arithmetic import arithmetic
 from tests.runs.killing import PARROT
 from tests.tinker.processes import Processes, Server
 from tests.tinker.proxy import Proxy, delayed
@@ -59,7 +59,7 @@ async def seconds(url: str, steps: int, *, pipelined: bool) -> float:
     """How long a step takes. The first and the last are not counted: they begin with nothing, and end without a sampler."""
     protocol = Parallel(max_rounds=2, max_tokens=48, wording="brief")
     protocol = replace(protocol, personas=tuple(replace(one, temperature=1.0) for one in protocol.personas))
-    task = Arithmetic(1, count=64)
+    task = arithmetic(1, count=64)
     engine = (Tinker if pipelined else _Waiting)(EngineConfig(model=str(PARROT), base_url=url), UpdateConfig(rank=4))
     rules = LearnRules(steps=steps + 2, batch=4, lr=1e-4, center="batch", max_staleness=int(pipelined))
     rollout = self_play(protocol, lambda step: [task[4 * step + i] for i in range(4)], max_calls=64)

@@ -21,30 +21,7 @@ from peergrad.runs.training import train_run
 __version__ = "0.1.0"
 
 __all__ = [
-    "BaseProtocol",
-    "Batcher",
-    "Debate",
-    "EngineError",
-    "Parallel",
-    "Played",
-    "Question",
-    "RewardRules",
-    "Run",
-    "Scripted",
-    "Seats",
-    "Sequential",
-    "TrainConfig",
-    "UserError",
-    "advantages",
-    "credit",
-    "datums",
-    "dump",
-    "load",
-    "play",
-    "play_all",
-    "preset",
-    "read_file",
-    "score",
-    "train_run",
-    "with_protocol",
-]
+    "BaseProtocol", "Batcher", "Debate", "EngineError", "Parallel", "Played", "Question", "RewardRules", "Run",
+    "Scripted", "Seats", "Sequential", "TrainConfig", "UserError", "advantages", "credit", "datums", "dump", "load",
+    "play", "play_all", "preset", "read_file", "score", "train_run", "with_protocol"
+]  # fmt: skip

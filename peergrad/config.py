@@ -194,23 +194,9 @@ class DebatesConfig:
         self.debate.build()
 
 
-_DEMO = {
-    "max_rounds": 2,
-    "max_tokens": 64,
-    "wording": "brief",
-    "batch": 4,
-    "steps": 10,
-    "lr": 1e-3,
-    "center": "batch",
-    "lambda_gen": 0.2,
-    "lambda_judge": 0.2,
-    "warm_steps": 1,
-    "warm_lr": 2e-3,
-    "eval_questions": 16,
-    "eval_debates": 3,
-    "rank": 16,
-    "train_tokens": 1024,
-}
+_DEMO = {"max_rounds": 2, "max_tokens": 64, "wording": "brief", "batch": 4, "steps": 10, "lr": 1e-3, "center": "batch"}
+_DEMO |= {"lambda_gen": 0.2, "lambda_judge": 0.2, "warm_steps": 1, "warm_lr": 2e-3, "rank": 16, "train_tokens": 1024}
+_DEMO |= {"eval_questions": 16, "eval_debates": 3}
 
 # What all but the demo begin with: the published default, and no task, which is the person's.
 _LARGE = {"model": "Qwen/Qwen3-8B", "max_tokens": 8196, "task": "", "batch": 16, "lr": 3e-5, "steps": 64}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import tomllib
 import typing
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ def check(config: Any) -> None:
             raise UserError(f"{name}: {value} is not possible; give a number")
         if name in bounds and value is not None and not bounds[name].allows(value):
             raise UserError(f"{name}: {value} is not possible; give {bounds[name]}")
-        if isinstance(value, str | Path) and not _plain(str(value)):
+        if isinstance(value, str | Path) and re.search("[\0\ud800-\udfff]", str(value)):  # NUL, or bytes of no character
             raise UserError(f"{name}: {str(value)!r} is not text that can be written down; give another name")
 
 
@@ -44,11 +45,6 @@ def markers(config: Any, kind: type[M] | UnionType) -> dict[str, M]:
     return beside
 
 
-def _plain(text: str) -> bool:
-    """Whether a text has no NUL and no bytes that are not characters."""
-    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
-
-
 def flat(config: Any) -> dict[str, Any]:
     """Every setting by its name, whatever section it is in: names are unique."""
     settings: dict[str, Any] = {}
@@ -60,11 +56,19 @@ def flat(config: Any) -> dict[str, Any]:
 
 def changed(config: T, settings: Mapping[str, Any], where: str) -> T:
     """The same with other settings, given by name."""
-    known = flat(config)
+    sections: Any = config
+    known, types = flat(config), typing.get_type_hints(type(config))
     for name in settings:
         if name not in known:
             raise UserError(f"{where}: no setting is called {name!r}; {nearest(name, tuple(known))}")
-    return _changed(config, settings, where)
+    new: dict[str, Any] = {}
+    for field in dataclasses.fields(sections):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            new[field.name] = changed(value, {name: settings[name] for name in flat(value) if name in settings}, where)
+        elif field.name in settings:
+            new[field.name] = _checked(settings[field.name], types[field.name], field.name, where)
+    return dataclasses.replace(sections, **new)
 
 
 def from_file(config: T, path: Path) -> T:
@@ -75,7 +79,7 @@ def from_file(config: T, path: Path) -> T:
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings of a TOML file by name; its sections are for the reader, names alone count."""
     try:
-        raw = tomllib.loads(path.read_text())
+        raw = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         raise UserError(f"config: {path} can't be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:  # ValueError: not TOML, not UTF-8, a number of thousands of digits
@@ -92,26 +96,11 @@ def to_toml(config: Any) -> str:
     for section in dataclasses.fields(config):
         lines.append(f"[{section.name}]")
         for name, value in flat(getattr(config, section.name)).items():
-            lines.append(f"# {name} is not set" if value is None else f"{name} = {_written(value)}")
+            # JSON is TOML as far as settings go, but for one character.
+            written = json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
+            lines.append(f"# {name} is not set" if value is None else f"{name} = {written}")
         lines.append("")
     return "\n".join(lines)
-
-
-def _written(value: Any) -> str:
-    """A value in TOML. JSON is TOML as far as settings go, but for one character."""
-    return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
-
-
-def _changed(config: Any, settings: Mapping[str, Any], where: str) -> Any:
-    types = typing.get_type_hints(type(config))
-    new: dict[str, Any] = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            new[field.name] = _changed(value, settings, where)
-        elif field.name in settings:
-            new[field.name] = _checked(settings[field.name], types[field.name], field.name, where)
-    return dataclasses.replace(config, **new)
 
 
 def _checked(value: Any, wanted: Any, name: str, where: str) -> Any:

@@ -34,6 +34,15 @@ def test_it_debates(tmp_path):
     assert (other.returncode, "Traceback" in other.stderr) == (2, False)
 
 
+def test_without_choose_soft_votes_are_refused_by_a_sentence(tmp_path):
+    ballot = ["--protocol", "ballot", "--ballot-form", "soft-verdict"]
+    done = peergrad("debate", "What is 2 + 3?", *OWN, "--model", "careful", "--out", tmp_path / "debates.jsonl", *ballot)
+    assert done.returncode == 2
+    assert "peergrad: ballot_form: Calculator can't say how likely words are" in done.stderr
+    assert "take verdicts, ranking or pairs" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_it_is_evaluated_and_checked(tmp_path):
     for model, right in (("careful", 1.0), ("careless", 0.0)):
         settings = ["--model", model, "--task", "arithmetic", "--questions", 4, "--out", tmp_path / model]

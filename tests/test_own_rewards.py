@@ -19,7 +19,7 @@ from peergrad.measure.rescore import rescore, verdict
 from peergrad.runs.export import export
 from peergrad.runs.folder import Progress
 from peergrad.settings import changed
-from peergrad.tasks.files import Questions
+from peergrad.tasks.base import Questions
 from peergrad.tasks.open import regrade
 from peergrad.web.report import report
 from tests.helpers import parallel
@@ -94,7 +94,7 @@ def test_it_is_measured_and_compared_like_the_built_in_ones(here):
     assert verdict(result).startswith("Train with own:f") or "does not decide" in verdict(result)
     metrics = rewards(DebateBatch([score(answered, RewardRules(reward="own:f"), lambda turn: turn < 2)]))
     assert metrics["reward/right/mean"] == pytest.approx(2 / 3)
-    task = Questions("sums", (answered.question,))
+    task = Questions("sums", (answered.question,), regrade)
     rules = LearnRules(steps=1, reward=RewardRules(reward="own:f"))
     found = {gate.name: gate for gate in gates(Sample((), [answered], 0, 64, None), task, rules)}
     judges = found["judges are held to somebody else's votes"]
@@ -186,7 +186,7 @@ def test_numbers_of_any_kind_are_plain_ones(here):
 
 
 def test_nobody_knows_what_is_right_where_there_is_no_answer():
-    task = Questions("mixed", (Question("a", "?", style="boxed", answer="1"), Question("b", "?", style="boxed")))
+    task = Questions("mixed", (Question("a", "?", style="boxed", answer="1"), Question("b", "?", style="boxed")), regrade)
     for question, wanted in zip(task.questions, ([True, False, False], [None] * 3), strict=True):
         one = replace(debate(r"\boxed{1}", r"\boxed{2}", "none"), question=question)
         assert [truth_of(task)(one)(turn) for turn in range(3)] == wanted

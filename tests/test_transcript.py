@@ -9,7 +9,7 @@ from peergrad import Question, UserError, dump, load, read_file
 from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.style import Style
 from peergrad.measure.ending import ending
-from peergrad.terminal.turns import outcome
+from peergrad.terminal.debate import outcome
 from tests.helpers import full, parallel, played, short
 
 TURN = {"agent": 0, "text": short()}

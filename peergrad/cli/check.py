@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json as json_module
 import sys
 from dataclasses import asdict
@@ -46,21 +45,18 @@ def command(
         raise UserError(f"questions: {questions} is not possible; give at least 2")
     console = Console(highlight=False, markup=False, stderr=json)
     with ProgressView(console) as view:
-        work = run_until_done(lambda _: check(settings, questions, view, api), view, lambda: "its beginning")
-        result = asyncio.run(work)
+        result = run_until_done(lambda _: check(settings, questions, view, api), view, lambda: "its beginning")
     if json:
         print(json_module.dumps({"passed": result.passed} | asdict(result)))
     else:
-        _show(console, settings, result)
+        _show(view, console, settings, result)
     if not result.passed:
         sys.exit(1)
 
 
-def _show(console: Console, config: TrainConfig, result: Checked) -> None:
-    debate = config.debate
-    size = f"{result.questions} questions, {debate.agents} agents, {debate.max_rounds} rounds"
-    head = f"{config.engine.model} on {config.task.task}: {size}"
-    console.print(Text(visible(head), style="bold"), soft_wrap=True)
+def _show(view: ProgressView, console: Console, config: TrainConfig, result: Checked) -> None:
+    size = f"{result.questions} questions, {config.debate.agents} agents, {config.debate.max_rounds} rounds"
+    view.say(f"{config.engine.model} on {config.task.task}: {size}", "bold")
     table = Table("", "gate", "measured", "needed", box=None, padding=(0, 2, 0, 0), header_style="dim")
     for gate in result.gates:
         verdict = Text(gate.verdict + ("?" if gate.unsure else ""), style=_COLOURS[gate.verdict])
@@ -68,23 +64,19 @@ def _show(console: Console, config: TrainConfig, result: Checked) -> None:
     console.print(table)
     for advice in dict.fromkeys(gate.advice for gate in result.gates if gate.advice):
         about = [gate for gate in result.gates if gate.advice == advice]
-        names = "; ".join(gate.name for gate in about)
-        console.print(Text(visible(f"{about[0].verdict}: {names}. {advice}")), soft_wrap=True)
+        view.say(f"{about[0].verdict}: {'; '.join(gate.name for gate in about)}. {advice}")
     if any(gate.unsure for gate in result.gates):
-        console.print(Text("?: with so few questions chance could turn it; --questions asks more."), soft_wrap=True)
+        view.say("?: with so few questions chance could turn it; --questions asks more.")
     if result.dropped:
-        why = visible(next(iter(result.dropped.values())))
-        console.print(Text(f"{len(result.dropped)} debates were dropped; the first because: {why}"), soft_wrap=True)
-    console.print(Text(_cost(result.forecast, config.learn.batch)), soft_wrap=True)
+        view.say(f"{len(result.dropped)} debates were dropped; the first because: {next(iter(result.dropped.values()))}")
+    view.say(_cost(result.forecast, config.learn.batch))
 
 
 def _cost(forecast: Forecast, batch: int) -> str:
-    what = f"The planned run, {forecast.steps} steps of {batch} debates: about {forecast.sampled:,.0f} tokens sampled"
-    if forecast.trained is None:  # it can't be trained
-        took = f"{forecast.read:,.0f} read{money(forecast.usd, 2)}; at this speed {clock(forecast.sampling_s)}"
-        return f"{what} and {took}. This model can debate, but not be trained here."
-    total = forecast.sampling_s + forecast.training_s
-    return (
-        f"{what} and {forecast.trained:,.0f} trained on; at this speed {clock(total)}, of it {clock(forecast.training_s)} "
-        "training, evaluations not counted."
-    )
+    sampling, training = forecast.sampling_s, forecast.training_s
+    what = f"The planned run, {forecast.steps} steps of {batch} debates: about {forecast.sampled:,.0f} tokens sampled and"
+    if forecast.trained is None:
+        took = f"{forecast.read:,.0f} read{money(forecast.usd, 2)}; at this speed {clock(sampling)}"
+        return f"{what} {took}. This model can debate, but not be trained here."
+    took = f"{forecast.trained:,.0f} trained on; at this speed {clock(sampling + training)}"
+    return f"{what} {took}, of it {clock(training)} training, evaluations not counted."

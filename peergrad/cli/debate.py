@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
 import json as json_module
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 from rich.console import Console
 
-from peergrad.cli.flags import Flag, Inline, ModelFlags, first_pass, with_own_protocol
+from peergrad.cli.flags import FirstFlags, Flag, Inline, model_settings
 from peergrad.cli.signals import run_until_done
-from peergrad.config import DebatesConfig, TrainConfig, from_folder
+from peergrad.config import DebatesConfig
 from peergrad.debate.errors import UserError
+from peergrad.debate.protocol import BaseProtocol, call_protocol
 from peergrad.debate.style import STYLES
 from peergrad.debate.types import Debate, Question
-from peergrad.measure.ending import Ending, as_object, ending, used
+from peergrad.engines.shared.meter import Spent
+from peergrad.measure.ending import as_object, ending, used
 from peergrad.runs import debating
-from peergrad.runs.debating import WEAK, DebatesPlan, SessionCost, debate_all
-from peergrad.runs.models import run_of, trained_engine
-from peergrad.runs.watch import Watcher
-from peergrad.settings import changed, flat, from_file
-from peergrad.tasks.lines import lines_of, typed_questions
+from peergrad.runs.debating import WEAK, DebatesPlan, debate_all
+from peergrad.settings import changed
+from peergrad.tasks.files import lines_of, stem, typed_questions
 from peergrad.tasks.open import is_own_task, open_questions
-from peergrad.tasks.rows import stem
-from peergrad.terminal.debate import DebateView
+from peergrad.terminal.debate import DebateView, Page, one_line, print_ending, took
 from peergrad.terminal.progress import ProgressView, money
-from peergrad.terminal.turns import Page, one_line, print_ending, took
 
 WEAK_TOKENS = 128
 
@@ -42,24 +40,14 @@ _WEAK = (
 _HOW = {"votes": "decided by votes", "answers": "by how often an answer was given", "nothing": "without a winner"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class DebateFlags(ModelFlags):
-    """The flags that name models."""
-
-    seat: tuple[str, ...] = ()
-
-
 def base_settings(args: Sequence[str]) -> DebatesConfig:
     """The settings that the flags begin with: those of a run whose model debates, then those of a file.
 
     The small model that answers where none is named rambles, and on this machine: its replies are short.
     """
-    flags = first_pass(DebateFlags, args)
-    config = with_own_protocol(DebatesConfig(), flags.config, args)
-    if flags == DebateFlags():
-        return changed(config, {"max_tokens": WEAK_TOKENS}, "model")
-    config = settings_of(config, flags.model, flags.base_url, flags.engine) if flags.model else config
-    return from_file(config, flags.config) if flags.config else config
+    config = model_settings(DebatesConfig(), args, ("debate",))
+    weak = replace(FirstFlags.of(args), protocol=None) == FirstFlags()
+    return changed(config, {"max_tokens": WEAK_TOKENS}, "model") if weak else config
 
 
 def command(
@@ -91,16 +79,6 @@ def command(
         _many(plan, json)
 
 
-def settings_of(config: DebatesConfig, model: str, base_url: str | None, engine: str | None = None) -> DebatesConfig:
-    """The settings that debates of a model begin with: of a run or its checkpoint, debates and engine are the run's own."""
-    run = run_of(model)
-    if not run:
-        return config
-    trained = from_folder(TrainConfig(), run.path)
-    shared = {name: flat(trained)[name] for name in flat(config.debate) if name in flat(trained)}
-    return changed(config, shared | trained_engine(trained.engine, base_url, engine), "model")
-
-
 def _questions(question: str | None, config: DebatesConfig) -> tuple[Sequence[Question], str, str]:
     """What is to be debated, a name for it, and where it is from."""
     task, style, most = config.task.task, STYLES[config.seats.style], config.seats.questions or None
@@ -127,21 +105,29 @@ def _questions(question: str | None, config: DebatesConfig) -> tuple[Sequence[Qu
 
 def _origin(task: str) -> str:
     """A task wherever it is named from: the file's full path."""
-    kind, colon, file = task.partition(":")
     if is_own_task(task):
         return task
-    return str(Path(task).resolve()) if not colon else f"{kind}:{Path(file).resolve()}"
+    kind, colon, file = task.partition(":")
+    return f"{kind}:{Path(file).resolve()}" if colon else str(Path(task).resolve())
 
 
 def _advise(plan: DebatesPlan, view: DebateView | ProgressView) -> None:
     """Warn of what will disappoint."""
-    protocol = plan.protocol
-    if not plan.config.engine.model and plan.usual:
+    if not plan.config.engine.model and len(plan.config.seats.seat) < plan.protocol.agents:
         view.warn(_WEAK)
-    if plan.config.seats.judge is None and protocol.agents < 3:
-        view.warn("nobody can vote: a vote compares two others; give agents 3 or more, or a judge")
-    elif plan.config.seats.judge is None and plan.config.debate.protocol == "parallel" and plan.config.debate.max_rounds < 2:
-        view.warn("nobody can vote: in the first round nobody has seen others; give max_rounds 2 or more, or a judge")
+    if plan.config.seats.judge is None and not _can_vote(plan.protocol):
+        more = "agents 3" if plan.protocol.agents < 3 else "max_rounds 2"
+        view.warn(f"nobody can vote: a vote compares two others, and nobody is shown two; give {more} or more, or a judge")
+
+
+def _can_vote(protocol: BaseProtocol) -> bool:
+    """Whether any turn is shown words of two others. Protocols without a number of rounds have a second one."""
+    agents = protocol.agents
+    for turn in range(agents * getattr(protocol, "max_rounds", 2)):
+        first, last = call_protocol(protocol, protocol.shown, turn)
+        if len({other % agents for other in range(first, last)} - {turn % agents}) >= 2:
+            return True
+    return False
 
 
 def _one(plan: DebatesPlan) -> None:
@@ -150,8 +136,7 @@ def _one(plan: DebatesPlan) -> None:
         view.page.line(plan.questions[0].text if len(plan.questions[0].text) < 1000 else plan.questions[0].id, "bold")
         view.page.show()
         _advise(plan, view)
-        work = run_until_done(lambda _: debate_all(plan, view), view, lambda: str(plan.out))
-        (debate,) = asyncio.run(work)
+        (debate,) = run_until_done(lambda _: debate_all(plan, view), view, lambda: str(plan.out))
     page, spent = view.page, view.spent
     print_ending(page, ending(debate))
     replies = len(debate.turns) + (debate.verdict is not None)
@@ -164,67 +149,55 @@ def _one(plan: DebatesPlan) -> None:
 def _many(plan: DebatesPlan, as_json: bool) -> None:
     out = Console(highlight=False)
     console = out if out.is_terminal and not as_json else Console(highlight=False, stderr=True)
-    with ProgressView(console) as view:
+    with _ManyDebates(console, plan, None if as_json else Page(out)) as view:
         _advise(plan, view)
-        results = _Results(plan, view, Page(out), as_json)
-        asyncio.run(run_until_done(lambda _: debate_all(plan, results), view, lambda: str(plan.out)))
-    view.say(results.summary())
+        run_until_done(lambda _: debate_all(plan, view), view, lambda: str(plan.out))
+    view.say(view.summary())
 
 
-class _Results(Watcher):
-    """A watcher of many debates: a bar, and the outcome of each as it ends."""
+class _ManyDebates(ProgressView):
+    """A watcher of many debates: a bar, and the outcome of each as it ends, on a page or as JSON."""
 
-    def __init__(self, plan: DebatesPlan, view: ProgressView, page: Page, as_json: bool) -> None:
-        self._plan, self._view, self._page, self._as_json = plan, view, page, as_json
-        self.say, self.warn = view.say, view.warn
-        self._by: dict[str, int] = {}
-        self._reader_left = False
-        self._cost = SessionCost()
+    def __init__(self, console: Console, plan: DebatesPlan, page: Page | None) -> None:
+        super().__init__(console)
+        self._plan, self._page = plan, page
+        self._decided: Counter[str] = Counter()
+        self._spent = Spent()
 
     def resumed(self, debates: Sequence[Debate]) -> None:
         self.say(f"{len(debates)} kept from before in {self._plan.out}")
         for debate in debates:
             self._report(debate, None)
 
-    def begin(self, phase: str, debates: int, at: object = None) -> None:  # noqa: ARG002
-        self._view.begin(phase, debates)
-
-    def cost(self, so_far: SessionCost) -> None:
-        self._cost = so_far
-        self._view.note(f"debates, {so_far.prompt + so_far.sampled:,} tokens{money(so_far.usd)}")
+    def cost(self, so_far: Spent) -> None:
+        self._spent = so_far
+        self.note(f"debates, {so_far.tokens:,} tokens{money(so_far.usd)}")
 
     def debate(self, debate: Debate | None, seconds: float | None = None) -> None:
-        self._view.debate(debate)
+        super().debate(debate)
         if debate:
             self._report(debate, seconds)
 
     def _report(self, debate: Debate, seconds: float | None) -> None:
         end = ending(debate)
-        self._by[end.by] = self._by.get(end.by, 0) + 1
-        if self._reader_left:
-            return
+        self._decided[end.by] += 1
         try:
-            self._print(debate, end, seconds)
+            if self._page:
+                self._page.line(one_line(end))
+                self._page.show()
+                return
+            more = {
+                "usd": round(self._plan.usd(debate), 9),
+                "seconds": None if seconds is None else round(seconds, 3),
+                "kept": seconds is None,
+                "transcript": str(self._plan.out),
+            }
+            print(json_module.dumps(as_object(end, self._plan.models) | more), flush=True)
         except (BrokenPipeError, SystemExit):  # the reader left, as `| head` does (rich then leaves, too): debates continue
-            self._reader_left = True
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
-    def _print(self, debate: Debate, end: Ending, seconds: float | None) -> None:
-        if not self._as_json:
-            self._page.line(one_line(end))
-            self._page.show()
-            return
-        more = {
-            "usd": round(self._plan.usd(debate), 9),
-            "seconds": None if seconds is None else round(seconds, 3),
-            "kept": seconds is None,
-            "transcript": str(self._plan.out),
-        }
-        print(json_module.dumps(as_object(end, self._plan.models) | more), flush=True)
-
     def summary(self) -> str:
-        by = ", ".join(f"{self._by[what]} {how}" for what, how in _HOW.items() if what in self._by)
-        spent = self._cost
-        tokens = f"{spent.prompt:,} tokens read and {spent.sampled:,} sampled{money(spent.usd)}"
-        count = sum(self._by.values())
-        return f"{count} debate{'s' * (count > 1)} ({by}); {tokens}, {spent.seconds:,.1f} s; saved in {self._plan.out}"
+        how = ", ".join(f"{self._decided[by]} {words}" for by, words in _HOW.items() if by in self._decided)
+        tokens = f"{self._spent.prompt:,} tokens read and {self._spent.sampled:,} sampled{money(self._spent.usd)}"
+        debates, seconds = self._decided.total(), f"{self._spent.seconds:,.1f} s"
+        return f"{debates} debate{'s' * (debates > 1)} ({how}); {tokens}, {seconds}; saved in {self._plan.out}"

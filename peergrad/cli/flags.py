@@ -10,10 +10,12 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
-from peergrad.config import PRESETS, TrainConfig, preset
+from peergrad.config import PRESETS, TrainConfig, from_folder, preset
 from peergrad.debate.config import has_own_settings, with_protocol
 from peergrad.debate.quote import visible
-from peergrad.settings import from_file, read_settings
+from peergrad.runs.models import run_of, trained_engine
+from peergrad.settings import changed, flat, from_file, read_settings
+from peergrad.tasks.open import is_own_task
 
 T = TypeVar("T")
 
@@ -34,39 +36,53 @@ class PresetFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelFlags:
-    """The flags that name the settings of a model: of a run it has trained, they begin with the run's."""
+class FirstFlags(PresetFlags):
+    """The flags that decide what the others begin with. A first pass reads them alone, and the command then all flags."""
 
+    protocol: str | None = None
     model: str | None = None
+    seat: tuple[str, ...] = ()
     base_url: str | None = None
     engine: str | None = None
-    config: Path | None = None
 
+    @staticmethod
+    def of(args: Sequence[str]) -> FirstFlags:
+        config: Any = (tyro.conf.UseAppendAction,)
+        return tyro.cli(FirstFlags, args=args, prog="peergrad", add_help=False, return_unknown_args=True, config=config)[0]
 
-def first_pass(flags: type[T], args: Sequence[str]) -> T:
-    """Read only the flags that decide what the others begin with. The command itself reads all of them, in a second pass."""
-    config: Any = (tyro.conf.UseAppendAction,)
-    return tyro.cli(flags, args=args, prog="peergrad", add_help=False, return_unknown_args=True, config=config)[0]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _ProtocolFlag:
-    protocol: str | None = None
-
-
-def with_own_protocol(config: T, file: Path | None, args: Sequence[str]) -> T:
-    """Settings with a place for those of a person's own protocol, if the flags or the file name one: it is imported."""
-    in_file = read_settings(file).get("protocol") if file else None
-    protocol = first_pass(_ProtocolFlag, args).protocol or in_file
-    return with_protocol(config, protocol) if protocol and has_own_settings(protocol) else config
+    def with_own_protocol(self, config: T) -> T:
+        """Settings with a place for those of a person's own protocol, if the flags or the file name one: it is imported."""
+        protocol = self.protocol or (read_settings(self.config).get("protocol") if self.config else None)
+        return with_protocol(config, protocol) if protocol and has_own_settings(protocol) else config
 
 
 def train_settings(args: Sequence[str]) -> TrainConfig:
     """The settings that the flags of ``train`` and ``check`` begin with: a preset's, then those of a file."""
-    flags = first_pass(PresetFlags, args)
-    config = preset(flags.preset or "demo") if flags.preset or not flags.config else TrainConfig()
-    config = with_own_protocol(config, flags.config, args)
+    flags = FirstFlags.of(args)
+    config = flags.with_own_protocol(preset(flags.preset or "demo") if flags.preset or not flags.config else TrainConfig())
     return from_file(config, flags.config) if flags.config else config
+
+
+def model_settings(config: T, args: Sequence[str], sections: Sequence[str]) -> T:
+    """The settings that the flags of ``eval`` and ``debate`` begin with: of a run's model some sections of the run, and its
+    engine; then those of a file.
+    """
+    flags = FirstFlags.of(args)
+    config = flags.with_own_protocol(config)
+    if run := run_of(flags.model) if flags.model else None:
+        trained, known = from_folder(TrainConfig(), run.path), flat(config)
+        values = {name: value for section in sections for name, value in flat(getattr(trained, section)).items()}
+        if "task" in sections:
+            task = eval_task(trained)
+            values["task"] = "" if is_own_task(task) else task  # nothing is imported because a folder names it
+        values |= trained_engine(trained.engine, flags.base_url, flags.engine)
+        config = changed(config, {name: value for name, value in values.items() if name in known}, "model")
+    return from_file(config, flags.config) if flags.config else config
+
+
+def eval_task(trained: TrainConfig) -> str:
+    """The task that a run is evaluated on."""
+    return trained.held_out.eval_task or trained.task.task
 
 
 def say(sentence: str) -> None:

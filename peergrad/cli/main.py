@@ -1,4 +1,4 @@
-"""The command ``peergrad``: its subcommands, each in a file of its own, and the exit codes.
+"""The command ``peergrad``: its subcommands and the exit codes.
 
 Exit codes: 0 done, 1 the world failed (network, disk), training was stopped by a guard or a gate of the check fails, 2 the
 input can't be used (nothing was written), 130 and 143 interrupted by Ctrl-C and by SIGTERM.
@@ -20,6 +20,7 @@ from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
 
 COMMANDS = ("score", "rescore", "models", "train", "check", "eval", "debate", "compare", "report", "export", "serve")
+_IN_SAVED = ("score", "rescore", "models", "compare", "report", "export")  # small ones, in one file
 _WITH_SETTINGS = ("train", "check", "eval", "debate")  # their flags begin with what a preset, a file or a run says
 
 
@@ -29,12 +30,9 @@ def main() -> None:
     try:
         _run(sys.argv[1:])
         sys.stdout.flush()
-    except UserError as error:
+    except (UserError, EngineError) as error:
         print(f"peergrad: {visible(str(error))}", file=sys.stderr)
-        code = 2
-    except EngineError as error:
-        print(f"peergrad: {visible(str(error))}", file=sys.stderr)
-        code = 1
+        code = 2 if isinstance(error, UserError) else 1
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:  # the reader of our output left, as `| head` does; keep Python from complaining about it
@@ -60,5 +58,7 @@ def version() -> None:
 
 
 def _command(name: str, args: Sequence[str]) -> Callable[..., None]:
+    if name in _IN_SAVED:
+        return getattr(import_module("peergrad.cli.saved"), name)
     module = import_module(f"peergrad.cli.{name}")
     return partial(module.command, settings=module.base_settings(args)) if name in _WITH_SETTINGS else module.command

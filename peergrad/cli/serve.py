@@ -64,23 +64,14 @@ def command(settings: Annotated[ServeConfig, Inline] = ServeConfig()) -> None:  
         import uvicorn
 
         from peergrad.engines.local.engine import Local
-        from peergrad.serve.app import application
-        from peergrad.serve.service import Service
+        from peergrad.serve.app import Service, application
     except ImportError as error:
         raise UserError(f"serve: needs {error.name}; pip install 'peergrad[local,tinker,web]'") from None
 
     say(f"loading {settings.model}")
-    engine = Local.load_model(
-        settings.model,
-        device=settings.device,
-        dtype=settings.dtype,
-        threads=settings.threads,
-        kv_gb=settings.kv_gb,
-        max_rows=settings.max_rows,
-        train_tokens=settings.train_tokens,
-        policies=settings.max_models,
-        say=say,
-    )
+    names = ("device", "dtype", "threads", "kv_gb", "max_rows", "train_tokens")
+    options = {name: getattr(settings, name) for name in names}
+    engine = Local.load_model(settings.model, **options, policies=settings.max_models, say=say)
     service = Service(
         engine, settings.model, settings.out, max_models=settings.max_models, max_samplers=settings.max_samplers
     )

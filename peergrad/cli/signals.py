@@ -18,15 +18,20 @@ T = TypeVar("T")
 _EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
-async def run_until_done(
-    work: Callable[[Callable[[], bool]], Coroutine[Any, Any, T]], view: View, resumes_from: Callable[[], str]
-) -> T:
+Work = Callable[[Callable[[], bool]], Coroutine[Any, Any, T]]
+
+
+def run_until_done(work: Work[T], view: View, resumes_from: Callable[[], str]) -> T:
     """Run the work and return its result. If it fails or a signal comes, end the process here, without waiting for threads.
 
     The work is given a function that tells whether it was asked to stop. After a signal, work under way has
     ``view.grace_s`` seconds to finish; a second signal ends the process at once. ``resumes_from`` names the point from
     which the same command would resume.
     """
+    return asyncio.run(_until_done(work, view, resumes_from))
+
+
+async def _until_done(work: Work[T], view: View, resumes_from: Callable[[], str]) -> T:
     loop, signals = asyncio.get_running_loop(), list[signal.Signals]()
     task = asyncio.ensure_future(work(lambda: bool(signals)))
 
@@ -49,10 +54,8 @@ async def run_until_done(
         if signals:
             _exit(view, f"stopped; the same command resumes from {resumes_from()}", _EXIT_CODES[signals[0]])
         _exit(view, str(stopped), 1)
-    except UserError as error:
-        _exit(view, str(error), 2)
-    except EngineError as error:
-        _exit(view, str(error), 1)
+    except (UserError, EngineError) as error:
+        _exit(view, str(error), 2 if isinstance(error, UserError) else 1)
 
 
 def _exit(view: View, sentence: str, code: int) -> NoReturn:

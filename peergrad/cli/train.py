@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -62,7 +61,7 @@ def train(config: TrainConfig) -> None:
                 too_many_lost(console, run)
                 raise
 
-        run = asyncio.run(run_until_done(work, view, lambda: _newest(run)))
+        run = run_until_done(work, view, lambda: run.checkpoints()[-1].name if run.checkpoints() else "the beginning")
     _conclude(console, run)
 
 
@@ -70,25 +69,15 @@ def _conclude(console: Console, run: Run) -> None:
     metrics = run.metrics()
     before_and_after(console, metrics)
     too_many_lost(console, run)
-    page = write_report(run)
-    path = shlex.quote(visible(str(run.path)))
+    page, path, newest = write_report(run), shlex.quote(visible(str(run.path))), run.newest()
     last = max((line["step"] for line in metrics), default=0)
     console.print(f"\nreport: {visible(str(page))}\nnext:", markup=False)
-    score = f"peergrad score {path}/debates/step_{last:06}.jsonl"
-    for line in (score, _use(run, path), "peergrad train --preset math --task QUESTIONS.jsonl --dry-run"):
-        console.print(Text(f"  {line}"), soft_wrap=True)
-
-
-def _use(run: Run, path: str) -> str:
-    """What is done with what was learned: the weights of a service stay there."""
-    newest = run.newest()
+    # The weights of a service stay there.
     here = newest is not None and (newest[1] / "adapter_model.safetensors").exists()
-    return f"peergrad export {path} --to adapter" if here else f"peergrad eval --model {path}"
-
-
-def _newest(run: Run) -> str:
-    checkpoints = run.checkpoints()
-    return checkpoints[-1].name if checkpoints else "the beginning"
+    use = f"peergrad export {path} --to adapter" if here else f"peergrad eval --model {path}"
+    score = f"peergrad score {path}/debates/step_{last:06}.jsonl"
+    for line in (score, use, "peergrad train --preset math --task QUESTIONS.jsonl --dry-run"):
+        console.print(Text(f"  {line}"), soft_wrap=True)
 
 
 def estimate(config: TrainConfig) -> str:
@@ -100,18 +89,14 @@ def estimate(config: TrainConfig) -> str:
     waves = [plan.wave(question, "estimate") for question in questions]
     letters = [sum(len(message.text) for message in ask.messages) for wave in waves for ask in wave]
     first = sum(letters) / max(1, len(letters)) / 4
-    heard = debate.max_tokens * (debate.agents - 1)
-    if plan.protocol.one_dialogue:  # one growing sequence per agent
-        longest = first + debate.max_rounds * debate.max_tokens + (debate.max_rounds - 1) * heard
-        trained = batch * debate.agents * longest
-    else:
-        longest = first + (debate.agents * debate.max_rounds) * debate.max_tokens
-        trained = replies * longest
+    longest, sequences = first + debate.agents * debate.max_rounds * debate.max_tokens, replies
+    if plan.protocol.one_dialogue:  # one growing sequence per agent, without what the others say last
+        longest, sequences = longest - debate.max_tokens * (debate.agents - 1), batch * debate.agents
     return "".join(f"# {visible(note)}\n" for note in plan.notes) + (
         f"# A step: {batch} debates, up to {replies} replies of up to {debate.max_tokens} tokens: "
         f"at most {replies * debate.max_tokens:,} sampled.\n"
         f"# Prompts begin with about {first:.0f} tokens (4 letters each) and may grow to {longest:,.0f}; "
-        f"at most {trained:,.0f} tokens trained on.\n"
+        f"at most {sequences * longest:,.0f} tokens trained on.\n"
         "# Whether it can work: `peergrad check` with the same settings.\n"
         f"# {config.learn.steps} steps: {config.learn.steps * batch / len(plan.task):.2f} times {len(plan.task)} questions."
     )

@@ -87,7 +87,10 @@ def _tolerant(text: str, contract: Contract, max_votes: int) -> Parsed:
     consensus = by_name.get("consensus", "").strip().upper() == "YES" if "consensus" in contract.names else None
     comparison = by_name.get("comparison", "").replace("&gt;", ">").replace("&lt;", "<")
     votes, malformed = read_votes(comparison, 0, len(comparison), max_votes=max_votes)
-    return Parsed(tuple(sections), votes, malformed, consensus, tolerated=True)
+    # A solution without tags before the others is in form: it is what is asked for (SPEC 3.3).
+    rest = Contract(tuple(name for name in contract.names if name != "solution"))
+    exact = "solution" not in first and bool(rest.names) and _exact(text, rest, "strict", max_votes).error is None
+    return Parsed(tuple(sections), votes, malformed, consensus, tolerated=not exact)
 
 
 @cache

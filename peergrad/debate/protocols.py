@@ -57,7 +57,8 @@ class _Rounds(BaseProtocol):
         seats = tuple(dict.fromkeys(turn.agent for turn in shown))
         if self.wording == "brief":
             return prompts.brief_task(seats, agent, error=error, own=self.prompts)
-        return prompts.task(debate.question, agent, seats, full=full, error=error, own=self.prompts)
+        tagged = self.reading == "strict"
+        return prompts.task(debate.question, agent, seats, full=full, tagged=tagged, error=error, own=self.prompts)
 
     def _ordered(self, turns: Sequence[Turn], viewer: int) -> Sequence[Turn]:
         """Turns in the order a viewer is shown them: everybody stands at every place for somebody (SPEC 3.15)."""

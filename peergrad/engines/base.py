@@ -134,7 +134,7 @@ class Setup:
     share: float = 1.0
     """Of a GPU's memory."""
     api: ApiConfig = field(default_factory=ApiConfig)
-    meter: Meter = field(default_factory=Meter)
+    meter: Meter | None = None
     """What is spent counts here."""
     on_text: OnText | None = None
     """Told of replies while they come in."""

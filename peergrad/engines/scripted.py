@@ -44,17 +44,9 @@ class Scripted:
         if not self._tokens:
             return Reply(text, truncated)
         ids_T = encoded if truncated else np.append(encoded, np.int32(END))
-        return Reply(
-            text,
-            truncated,
-            Tokens(
-                prompt_T=render(ask.messages),
-                ids_T=ids_T,
-                logprobs_T=np.zeros(len(ids_T), np.float32),  # a script is certain of what it says
-                starts_T=np.arange(len(ids_T), dtype=np.int32),
-                temperature=ask.temperature,
-            ),
-        )
+        logprobs_T = np.zeros(len(ids_T), np.float32)  # a script is certain of what it says
+        starts_T = np.arange(len(ids_T), dtype=np.int32)
+        return Reply(text, truncated, Tokens(render(ask.messages), ids_T, logprobs_T, starts_T, ask.temperature))
 
 
 def render(messages: Sequence[Message]) -> Ids:

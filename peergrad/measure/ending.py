@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -116,7 +116,27 @@ def seat_name(protocol: BaseProtocol, agent: int) -> str:
 
 def as_object(end: Ending, models: Sequence[str]) -> dict[str, Any]:
     """The outcome for programs; ``models`` are by seat, a judge's last. Rounds are counted from 1."""
-    debate, winner = end.debate, end.winner
+    debate, winner, verdict = end.debate, end.winner, end.debate.verdict
+    agents: list[dict[str, Any]] = []
+    for final in end.finals:
+        persona = debate.protocol.persona(final.agent)
+        about = {"agent": final.agent, "model": models[final.agent], "persona": persona and persona.name}
+        agents.append(about | asdict(final) | {"round": None if final.round is None else final.round + 1})
+    judge = verdict and {
+        "model": models[debate.agents],
+        "evaluation": verdict.section("evaluation"),
+        "error": str(verdict.parsed.error) if verdict.parsed.error else None,
+    }
+    votes: list[dict[str, Any]] = []
+    for vote in end.votes:
+        by_judge = vote.author == debate.agents
+        by = (
+            {"author": "judge", "round": None}
+            if by_judge
+            else {"author": vote.author, "round": debate.turns[vote.turn].round + 1}
+        )
+        soft = {} if vote.strength == 1 else {"strength": vote.strength}
+        votes.append(by | {"a": vote.a, "op": vote.op, "b": vote.b} | soft)
     return {
         "id": debate.id,
         "question": debate.question.text,
@@ -126,31 +146,9 @@ def as_object(end: Ending, models: Sequence[str]) -> dict[str, Any]:
         "winners": list(end.winners),
         "decided_by": end.by,
         "answer": None if winner is None else end.finals[winner].solution,
-        "agents": [_agent(debate, final, models) for final in end.finals],
-        "judge": _judge(debate, models),
-        "votes": [_vote(debate, vote) for vote in end.votes],
+        "agents": agents,
+        "judge": judge,
+        "votes": votes,
         "counts": asdict(end.counts),
         "usage": asdict(used(debate)),
     }
-
-
-def _agent(debate: Debate, final: Final, models: Sequence[str]) -> dict[str, Any]:
-    persona = debate.protocol.persona(final.agent)
-    line = asdict(final) | {"round": None if final.round is None else final.round + 1}
-    return {"agent": line.pop("agent"), "model": models[final.agent], "persona": persona and persona.name} | line
-
-
-def _judge(debate: Debate, models: Sequence[str]) -> Mapping[str, Any] | None:
-    if not debate.verdict:
-        return None
-    evaluation = debate.verdict.section("evaluation")
-    error = debate.verdict.parsed.error
-    return {"model": models[debate.agents], "evaluation": evaluation, "error": str(error) if error else None}
-
-
-def _vote(debate: Debate, vote: Vote) -> dict[str, Any]:
-    judge = vote.author == debate.agents
-    round_ = None if judge else debate.turns[vote.turn].round + 1
-    return {"author": "judge" if judge else vote.author, "round": round_, "a": vote.a, "op": vote.op, "b": vote.b} | (
-        {} if vote.strength == 1 else {"strength": vote.strength}
-    )

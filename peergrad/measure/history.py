@@ -33,7 +33,6 @@ class Chart:
     note: str | None = None
     chance: float | None = None
     """Where a coin would be."""
-    from_zero: bool = False
     axis: str = "step"
 
     @property
@@ -75,7 +74,7 @@ ACCURACY = Chart(
     "Final answers that are right, where the answer is known. It is measured, never rewarded.",
 )
 DUE = "A vote is due once an agent has seen the words of two others."
-CAST = Chart("Votes", "Votes cast", "per due turn", DUE, from_zero=True)
+CAST = Chart("Votes", "Votes cast", "per due turn", DUE)
 QUALITY = Chart("Votes", "Quality of votes", "% of votes", "The thin line is where a coin would be.", chance=0.5)
 SIGNAL = Chart(
     "Votes",
@@ -83,7 +82,14 @@ SIGNAL = Chart(
     "% of debates",
     "A debate without signal has no advantage that differs from 0: nothing is learned from it.",
 )
-STREAMS = Chart("Rewards", "Mean reward of each stream", "reward")
+STREAMS = Chart(
+    "Rewards",
+    "Mean reward of each stream",
+    "reward",
+    "What votes award (gen, or the score per agent) has a mean that is constant by construction: a vote for one agent is a "
+    "vote against another, however good or bad the debates become. It can't show progress. Read here what judging and form "
+    "earn, and by seat how it is spread.",
+)
 KL = Chart(
     "Learning",
     "KL, sampler to trainer",

@@ -1,11 +1,12 @@
-"""Debates for their own sake (SPEC 9.6): who holds which seat, and playing the debates that a transcript is missing."""
+"""Debates for their own sake (SPEC 9.6): who holds which seat, the transcript, and playing the debates it is missing."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,27 +16,18 @@ from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.imports import is_import_path
 from peergrad.debate.play import play_all
 from peergrad.debate.protocol import BaseProtocol, playable
-from peergrad.debate.sampler import Answer, Sampler, Seats, all_of, answered
-from peergrad.debate.types import Ask, Debate, Question, Reply
+from peergrad.debate.sampler import Answer, Sampler, all_of, answered
+from peergrad.debate.transcript import dump
+from peergrad.debate.types import Ask, Debate, Question
 from peergrad.engines.registry import LOCAL, engine_of
+from peergrad.engines.shared.meter import Spent
+from peergrad.runs import files
 from peergrad.runs.models import ModelPool, ModelRef, keys_of, model_ref, policy_of
-from peergrad.runs.transcript_log import TranscriptLog
 from peergrad.runs.watch import Watcher
 from peergrad.settings import flat
-from peergrad.tasks.lines import name_of
+from peergrad.tasks.files import name_of
 
 WEAK = LOCAL.default_model
-
-
-@dataclass(frozen=True, slots=True)
-class SessionCost:
-    """What was spent so far in this session: requests to servers, tokens, dollars, seconds."""
-
-    requests: int = 0
-    prompt: int = 0
-    sampled: int = 0
-    usd: float = 0.0
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -49,11 +41,10 @@ class DebatesPlan:
     models: tuple[str, ...]
     out: Path
 
-    @property
-    def usual(self) -> frozenset[int]:
-        """The seats that the model holds: whoever sits elsewhere is called by its seat."""
+    def where(self, seat: int) -> str:
+        """What errors call a seat: nothing where the model sits."""
         others = {int(setting.partition("=")[0]) for setting in self.config.seats.seat}
-        return frozenset(range(self.protocol.agents)) - others
+        return "judge" if seat == self.protocol.agents else f"seat {seat}" if seat in others else ""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -85,29 +76,29 @@ def plan(config: DebatesConfig, questions: Sequence[Question], name: str, origin
     own, seats = engine_of(config.engine), config.seats
     protocol = playable(config.debate.build(own.temperature))
     keys_of(config.api)
-    named = _seats(seats.seat, protocol.agents)
-    left = [seat for seat in range(protocol.agents) if seat not in named]
-    model = config.engine.model
-    if model and not left and len(named) == protocol.agents:
+    named, model = _seats(seats.seat, protocol.agents), config.engine.model
+    if model and len(named) == protocol.agents:
         raise UserError("model: holds no seat, since every seat is given to another; leave it out")
-    if left and not model:
+    if not model and len(named) < protocol.agents:
         model = "" if config.engine.base_url else own.default_model
         if not model:
             raise UserError("model: is not set; give the name that the server knows it by, or the engine")
-    engine = replace(config.engine, model=model)
-    refs = [
-        _model_ref(f"seat {seat}", named[seat]) if seat in named else policy_of(engine) for seat in range(protocol.agents)
-    ]
     models = [named.get(seat, model) for seat in range(protocol.agents)]
     if seats.judge is not None:
         if protocol.agents < 2:
             raise UserError("judge: has nothing to compare where only one agent answers; give agents 2 or more")
-        refs.append(_model_ref("judge", seats.judge))
         models.append(seats.judge)
     if seats.out and seats.out.suffix != ".jsonl":
         raise UserError(f"out: {seats.out} is no .jsonl file; give a name that ends so")
-    plan = DebatesPlan(config, protocol, tuple(questions), tuple(refs), tuple(models), Path())
-    return replace(plan, out=seats.out or Path("debates") / f"{_file_name(plan.facts, name, origin)}.jsonl")
+    plan = DebatesPlan(config, protocol, tuple(questions), (), tuple(models), Path())
+    refs: list[ModelRef] = []
+    for seat, one in enumerate(models):
+        with _naming(where := plan.where(seat)):
+            refs.append(model_ref(one) if where else policy_of(replace(config.engine, model=one)))
+    plan = replace(plan, refs=tuple(refs))
+    # By a hash of all that decides what is said: other settings go to another file.
+    hashed = hashlib.sha256(json.dumps([plan.facts, origin]).encode()).hexdigest()[:6]
+    return replace(plan, out=seats.out or Path("debates") / f"{name_of(name).rpartition('-')[0] or 'debate'}-{hashed}.jsonl")
 
 
 def _seats(settings: Sequence[str], agents: int) -> dict[int, str]:
@@ -128,17 +119,68 @@ def _seats(settings: Sequence[str], agents: int) -> dict[int, str]:
     return models
 
 
-def _model_ref(where: str, name: str) -> ModelRef:
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """Errors say which seat they are about."""
     try:
-        return model_ref(name)
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
+        yield
+    except (UserError, EngineError) as error:
+        raise type(error)(f"{where}: {error}" if where else str(error)) from None
 
 
-def _file_name(facts: dict[str, Any], name: str, origin: str) -> str:
-    """The name with a hash of all that decides what is said: other settings go to another file."""
-    text = json.dumps([facts, origin])
-    return f"{name_of(name).rpartition('-')[0] or 'debate'}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+class TranscriptLog:
+    """Debates in a file, one a line, each whole or not there. ``NAME.about.json`` says what they were made with."""
+
+    def __init__(self, path: Path, warn: files.Warn) -> None:
+        self.path, self._warn = path, warn
+        self._about_path = path.with_name(f"{path.name.removesuffix('.jsonl')}.about.json")
+        self._about: dict[str, Any] = {}
+        self._before = self._total = Spent()
+
+    @contextmanager
+    def opened(self, facts: Mapping[str, Any]) -> Iterator[dict[str, Debate]]:
+        """Lock the file and give the debates in it, by id. A file whose debates were made with other facts is refused."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.is_dir():
+                raise UserError(f"out: {self.path} is a folder; give the name of a .jsonl file")
+            new = not self.path.exists()
+        except OSError as error:
+            raise UserError(f"out: {self.path} can't be written ({error.strerror}); give another file") from None
+        with files.locked(self.path, f"another process is writing to {self.path}; wait for it or give another file"):
+            try:
+                self._begin(dict(facts))
+                yield files.read_debates(self.path, self._warn, strict=True)
+            finally:
+                with suppress(OSError):  # removed meanwhile, or a name too long for the file beside it
+                    if new and not self.path.stat().st_size and not (self._total.requests or self._total.sampled):
+                        self.path.unlink()
+                        self._about_path.unlink(missing_ok=True)
+
+    def add(self, debate: Debate, spent: Spent) -> None:
+        """Add a debate; it is on disk when this returns. ``spent`` is what was spent since the file was opened."""
+        files.append(self.path, dump(debate).encode() + b"\n")
+        self.note_spent(spent)
+
+    def note_spent(self, spent: Spent) -> None:
+        """Write down what was spent since the file was opened, together with what was spent before."""
+        total = self._total = self._before.plus(spent)
+        self._about["spent"] = asdict(replace(total, usd=round(total.usd, 9), seconds=round(total.seconds, 3)))
+        files.write(self._about_path, files.json_bytes(self._about, indent=2) + b"\n")
+
+    def _begin(self, facts: dict[str, Any]) -> None:
+        if not self._about_path.exists():
+            if self.path.stat().st_size:
+                raise UserError(f"out: {self.path} holds something else; give another file")
+            self._about = {"format": 1} | facts
+            self.note_spent(Spent())
+            return
+        self._about = files.read_object(self._about_path)
+        try:
+            self._before = self._total = Spent().plus(Spent(**self._about["spent"]))
+        except (KeyError, TypeError):
+            raise UserError(f"{self._about_path}: is damaged; restore it, or give another file (out)") from None
+        files.check_same_settings(f"the transcript {self.path}", self._about, json.loads(json.dumps(facts)))
 
 
 async def debate_all(plan: DebatesPlan, watch: Watcher) -> list[Debate]:
@@ -154,93 +196,67 @@ async def debate_all(plan: DebatesPlan, watch: Watcher) -> list[Debate]:
         if missing:
             watch.begin("debates", len(missing))
             config = plan.config
-            hear = watch.heard if watch.listens else None
-            loading = ModelPool(config.engine, config.api, config.seats.seed, watch.say, hear, expected=plan.refs)
+            on_text = watch.heard if watch.listens else None
+            loading = ModelPool(config.engine, config.api, config.seats.seed, watch.say, on_text, expected=plan.refs)
             async with loading as pool:
                 await _Debating(plan, log, watch, pool).play(missing, debates)
     return [debates[question.id] for question in plan.questions if question.id in debates]
 
 
 class _Debating:
-    """Debates under way."""
+    """Debates under way: a sampler for all seats, which tells of every reply as it comes and names seats in errors."""
+
+    hands_on_choices = True
 
     def __init__(self, plan: DebatesPlan, log: TranscriptLog, watch: Watcher, pool: ModelPool) -> None:
         self._plan, self._log, self._watch, self._pool = plan, log, watch, pool
-        self._local = SessionCost()
+        self._samplers: dict[ModelRef, Sampler] = {}
+        self._local = Spent()  # what servers took is counted by the pool's meter
         self._since = time.monotonic()
         self._begun: dict[str, float] = {}
 
     async def play(self, missing: Sequence[Question], debates: dict[str, Debate]) -> None:
+        """Play debates about these questions, and save each as it ends."""
+
         def done(debate: Debate | None) -> None:
-            cost, begun = self._cost(), self._since
+            spent, begun = self._spent(), self._since
             if debate:
-                self._log.add(debate, asdict(cost))
+                self._log.add(debate, spent)
                 debates[debate.id] = debate
                 begun = self._begun.get(debate.id, begun)
-            self._watch.cost(cost)
+            self._watch.cost(spent)
             self._watch.debate(debate, time.monotonic() - begun)
 
         plan = self._plan
-        sampler, judge_tokens = await self._sampler(), plan.protocol.max_tokens if plan.config.seats.judge else 0
+        # The model's is loaded first: the key is its server's.
+        for seat in sorted(range(len(plan.refs)), key=lambda seat: (plan.where(seat) != "", seat)):
+            if (ref := plan.refs[seat]) not in self._samplers:
+                with _naming(plan.where(seat)):
+                    self._samplers[ref] = await self._pool.sampler(ref)
         self._since = time.monotonic()  # loading is not part of it
-        played = await play_all(plan.protocol, missing, sampler, judge_tokens=judge_tokens, done=done)
-        self._log.note_spent(asdict(self._cost()))
+        judge_tokens = plan.protocol.max_tokens if plan.config.seats.judge else 0
+        played = await play_all(plan.protocol, missing, self, judge_tokens=judge_tokens, done=done)
+        self._log.note_spent(self._spent())
         played.usable(most=0, note=f"What is done is in {plan.out}; the same command resumes it (a budget counts anew)")
 
-    async def _sampler(self) -> Sampler:
-        """A sampler for every seat; seats of one model share theirs. The model's is first: the key is its server's."""
-        plan = self._plan
-        of: dict[ModelRef, Sampler] = {}
-        seats: dict[int, Sampler] = {}
-        for seat in sorted(range(len(plan.refs)), key=lambda seat: (seat not in plan.usual, seat)):
-            who = plan.refs[seat]
-            where = "" if seat in plan.usual else "judge" if seat == plan.protocol.agents else f"seat {seat}"
-            try:
-                of[who] = of.get(who) or await self._pool.sampler(who)
-            except (UserError, EngineError) as error:
-                raise type(error)(f"{where}: {error}" if where else str(error)) from None
-            seats[seat] = _Seat(of[who], where, self, local=who.url is None)
-        return Seats(seats, seats[0])
-
-    def asked(self, ask: Ask) -> None:
-        """An agent is asked, perhaps the first one of its debate."""
-        self._begun.setdefault(ask.debate, time.monotonic())
-
-    def replied(self, ask: Ask, reply: Reply, local: bool) -> None:
-        """An agent has spoken. What servers took is the meter's business."""
-        if local and reply.tokens:
-            prompt, sampled = len(reply.tokens.prompt_T), len(reply.tokens.ids_T)
-            self._local = replace(self._local, prompt=self._local.prompt + prompt, sampled=self._local.sampled + sampled)
-        self._watch.cost(self._cost())
-        self._watch.replied(ask, reply)
-
-    def _cost(self) -> SessionCost:
-        spent = self._pool.meter.spent
-        prompt, sampled = self._local.prompt + spent.prompt, self._local.sampled + spent.sampled
-        return SessionCost(spent.requests, prompt, sampled, spent.usd, time.monotonic() - self._since)
-
-
-class _Seat:
-    """Who holds a seat: tells of every reply as it comes, and says in errors which seat it is."""
-
-    hands_on_choices = True
-
-    def __init__(self, sampler: Sampler, where: str, debating: _Debating, *, local: bool) -> None:
-        self._sampler, self._where, self._debating, self._local = sampler, where, debating, local
-
     async def sample(self, asks: Sequence[Ask]) -> Sequence[Answer]:
-        return await all_of([self._one(ask) for ask in asks])
+        return await all_of([self._answer(ask) for ask in asks])
 
-    async def _one(self, ask: Ask) -> Answer:
-        self._debating.asked(ask)
+    async def _answer(self, ask: Ask) -> Answer:
+        self._begun.setdefault(ask.debate, time.monotonic())
+        ref = self._plan.refs[ask.agent]
         try:
-            (answer,) = await answered(self._sampler, [ask])
-        except UserError as error:
-            raise UserError(self._named(error)) from None
-        if isinstance(answer, EngineError):
-            return type(answer)(self._named(answer))
-        self._debating.replied(ask, answer, self._local)
+            with _naming(self._plan.where(ask.agent)):
+                (answer,) = await answered(self._samplers[ref], [ask])
+                if isinstance(answer, EngineError):
+                    raise answer
+        except EngineError as error:
+            return error
+        if ref.url is None and answer.tokens:
+            self._local = self._local.plus(Spent(0, len(answer.tokens.prompt_T), len(answer.tokens.ids_T)))
+        self._watch.cost(self._spent())
+        self._watch.replied(ask, answer)
         return answer
 
-    def _named(self, error: Exception) -> str:
-        return f"{self._where}: {error}" if self._where else str(error)
+    def _spent(self) -> Spent:
+        return self._pool.meter.spent.plus(replace(self._local, seconds=time.monotonic() - self._since))

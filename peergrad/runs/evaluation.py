@@ -1,12 +1,15 @@
-"""An evaluation from its settings to its result (SPEC 9.1): play what is missing, then measure all of it."""
+"""An evaluation (SPEC 9.1): its plan, its folder (docs/reference/eval.md), playing what is missing, and the result."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import json
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +19,19 @@ from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocol import BaseProtocol, playable
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler, Seats, all_of
+from peergrad.debate.transcript import dump
 from peergrad.debate.types import Debate, Question
 from peergrad.engines.base import Engine
 from peergrad.engines.registry import engine_of
-from peergrad.engines.shared.meter import Meter
+from peergrad.engines.shared.meter import Meter, Spent
 from peergrad.measure.budget import cost, draws
 from peergrad.measure.outcome import Outcome, counted, debate_outcome, direct_outcome, joined, result, seat_outcome
-from peergrad.runs.eval_folder import EvalFolder, read_result
+from peergrad.runs import files
 from peergrad.runs.models import ModelPool, ModelRef, model_ref, policy_of, weights_of
 from peergrad.runs.watch import Watcher
 from peergrad.settings import flat
-from peergrad.tasks.base import Grader, Task
-from peergrad.tasks.files import fingerprint
-from peergrad.tasks.open import left_out
+from peergrad.tasks.base import Task
+from peergrad.tasks.open import fingerprint, left_out
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,41 @@ def _to_ask(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
     return distinct, notes
 
 
+class EvalFolder(files.WorkFolder):
+    """Reads and writes the folder of one evaluation."""
+
+    noun, facts_name, subfolders = "evaluation", "eval.json", ("debates",)
+
+    @property
+    def resumable(self) -> bool:
+        """Whether anything was played. Until then settings may still be corrected."""
+        return self.exists and any((self.path / "debates").glob("*.jsonl"))
+
+    def debates(self, part: str) -> dict[str, Debate]:
+        """The debates of a part by id."""
+        return files.read_debates(self.path / "debates" / f"{part}.jsonl", self._warn)
+
+    def add(self, part: str, debate: Debate) -> None:
+        """Add a debate, without its prompts and tokens. Many end at the same moment, so none waits for the disk."""
+        files.append(self.path / "debates" / f"{part}.jsonl", dump(debate, thin=True).encode() + b"\n", sync=False)
+
+    def note_cost(self, part: str, seconds: float, sampled: int, spent: Spent) -> None:
+        """Write down how long playing took, how many tokens of it were saved, and what servers charged for."""
+        line = {"part": part, "seconds": round(seconds, 3), "sampled": sampled, "usd": spent.usd, "spent": asdict(spent)}
+        files.append(self.path / "time.jsonl", files.json_bytes(line) + b"\n")
+
+    def costs(self) -> tuple[dict[str, dict[str, float]], Spent]:
+        """Seconds, sampled tokens and dollars by part, and what servers charged for, over all sessions."""
+        times, spent = dict[str, dict[str, float]](), Spent()
+        for line in files.read_records(self.path / "time.jsonl"):
+            with contextlib.suppress(KeyError, TypeError):
+                part = times.setdefault(line["part"], dict.fromkeys(("seconds", "sampled", "usd"), 0.0))
+                for name in part:
+                    part[name] += line[name]
+                spent = spent.plus(Spent(**line["spent"]))
+        return times, spent
+
+
 async def evaluate(
     plan: EvalPlan,
     out: Path,
@@ -114,35 +152,26 @@ async def evaluate(
         watch.warn(note)
     folder, config, facts = EvalFolder(out, watch.warn), plan.config, plan.facts
     with folder.opened(config, facts, fixed=("base_url",)):
-        if folder.resumable and folder.finished and not (before := read_result(folder.path))["dropped"]:
-            watch.say(f"{folder.path} is finished; this is its result. Give another folder (out) to evaluate again")
+        finished = folder.resumable and (out / "result.json").exists()
+        if finished and not (before := read_result(out))["dropped"]:
+            watch.say(f"{out} is finished; this is its result. Give another folder (out) to evaluate again")
             return before
         expected = (plan.policy, plan.opponent or plan.policy)
         async with ModelPool(config.engine, config.api, config.measure.seed, watch.say, expected=expected) as pool:
-            pool.meter.spent = folder.spent()  # a budget is for all sessions together
+            _, pool.meter.spent = folder.costs()  # a budget is for all sessions together
             sampler_of = sampler_of or pool.sampler
             policy = await sampler_of(plan.policy)
             opponent = await sampler_of(plan.opponent) if plan.opponent else None
             folder.begin(config, facts)
             evaluation = _Evaluation(plan, folder, watch, pool.meter)
-            try:
-                measure = await evaluation.play(policy, opponent)
-            finally:
-                folder.flush()
+            measure = await evaluation.play(policy, opponent)
         outcome = await asyncio.to_thread(measure)  # comparing answers may take long, and signals must be heard
-        about = facts | {"dropped": evaluation.dropped, "times": folder.times(), "settings": _plain(flat(config))}
+        settings = json.loads(json.dumps(flat(config), default=str))
+        about = facts | {"dropped": evaluation.dropped, "times": folder.costs()[0], "settings": settings}
         measured = result(outcome, plan.task.name, {q.id: fingerprint([q])[:16] for q in plan.questions}) | about
-        folder.publish(measured, show(measured))
+        files.write(out / "result.txt", show(measured).encode())
+        files.write(out / "result.json", files.json_bytes(measured) + b"\n")
     return measured
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """Debates to play: one about each question, named by a prefix."""
-
-    prefix: str
-    protocol: BaseProtocol
-    questions: Sequence[Question]
 
 
 class _Evaluation:
@@ -155,101 +184,80 @@ class _Evaluation:
 
     async def play(self, policy: Sampler, opponent: Sampler | None) -> Callable[[], Outcome]:
         """Play all parts; what is returned measures them. Questions of which anything was dropped are left out."""
-        mode, by = self.plan.config.measure.mode, self.plan.config.measure.cost
-        protocol, tokens = self.plan.protocol, self.plan.config.debate.max_tokens
+        plan, protocol, rules = self.plan, self.plan.protocol, self.plan.config.measure
+        tokens, by, grade = plan.config.debate.max_tokens, rules.cost, plan.task.grade
         direct = await self._once("direct", Direct(max_tokens=tokens, prompts=protocol.prompts), policy, "direct/")
         if opponent is not None:
             seats = [
                 await self._once("seats", protocol, Seats({seat: policy}, opponent), f"seat-{seat}/")
                 for seat in range(protocol.agents)
             ]
-            questions = self._whole(direct, *seats)
-            ids = [question.id for question in questions]
+            ids = self._complete(direct, *seats)
+            alone = [direct[name] for name in ids]
             by_seat = [[debates[name] for name in ids] for debates in seats]
-            return lambda: joined(self._direct(ids, direct, {}), seat_outcome(ids, by_seat, self._grade))
-        debates = await self._once("debate", protocol, policy, "debate/") if mode == "debate" else {}
+            return lambda: joined(
+                direct_outcome(ids, alone, [[]] * len(ids), plan.k, grade, by), seat_outcome(ids, by_seat, grade)
+            )
+        debates = await self._once("debate", protocol, policy, "debate/") if rules.mode == "debate" else {}
         # Where nobody counts tokens, equal cost can't be had: there are k independent answers, and that is all.
-        budgets = (
-            {name: cost(debate, by) or 0 for name, debate in debates.items()} if counted(list(debates.values())) else {}
-        )
-        temperature = self.plan.config.measure.sample_temperature
-        sample = Direct(max_tokens=tokens, temperature=temperature, prompts=protocol.prompts)
-        samples = await self._drawn("samples", lambda _: sample, policy, budgets, self.plan.k)
-        if mode == "direct":
-            ids = [question.id for question in self._whole(direct, samples)]
-            return lambda: self._direct(ids, direct, samples)
-        chains = await self._drawn("alone", self._alone, policy, budgets, 1) if budgets else {name: [] for name in debates}
-        ids = [question.id for question in self._whole(direct, debates, samples, chains)]
-        return lambda: joined(
-            self._direct(ids, direct, samples),
-            debate_outcome(
-                ids,
-                [debates[name] for name in ids],
-                [samples[name] for name in ids],
-                [chains[name] for name in ids],
-                self._grade,
-                by,
-            ),
-        )
+        budgets = {name: cost(one, by) or 0 for name, one in debates.items()} if counted(list(debates.values())) else {}
+        sample = Direct(max_tokens=tokens, temperature=rules.sample_temperature, prompts=protocol.prompts)
+        samples = await self._drawn("samples", lambda _: sample, policy, budgets, plan.k)
+        # Somebody who debates with nobody: as many rounds, seeing only itself, in each of the debaters' characters.
+        chains = {name: list[Debate]() for name in debates}
+        if budgets:
+            chains = await self._drawn("alone", lambda draw: protocol.alone(draw % protocol.agents), policy, budgets, 1)
+        ids = self._complete(direct, samples, *([debates, chains] if rules.mode == "debate" else []))
 
-    @property
-    def _grade(self) -> Grader:
-        return self.plan.task.grade
+        def measured() -> Outcome:
+            drawn = [samples[name] for name in ids]
+            outcome = direct_outcome(ids, [direct[name] for name in ids], drawn, plan.k, grade, by)
+            if rules.mode == "direct":
+                return outcome
+            alone = [chains[name] for name in ids]
+            return joined(outcome, debate_outcome(ids, [debates[name] for name in ids], drawn, alone, grade, by))
 
-    def _direct(self, ids: list[str], direct: Mapping[str, Debate], samples: Mapping[str, list[Debate]]) -> Outcome:
-        answers, drawn = [direct[name] for name in ids], [samples.get(name, []) for name in ids]
-        return direct_outcome(ids, answers, drawn, self.plan.k, self._grade, self.plan.config.measure.cost)
-
-    def _alone(self, draw: int) -> BaseProtocol:
-        """Somebody who debates with nobody: as many rounds, seeing only itself, in each of the debaters' characters."""
-        return self.plan.protocol.alone(draw % self.plan.protocol.agents)
+        return measured
 
     async def _once(self, part: str, protocol: BaseProtocol, sampler: Sampler, prefix: str) -> dict[str, Debate]:
         """One debate about each question, by the question's id."""
-        batch = _Batch(prefix, protocol, self.plan.questions)
-        debates = await self._play(part, [batch], sampler)
+        debates = await self._play(part, {prefix: (protocol, self.plan.questions)}, sampler)
         return {name.removeprefix(prefix): debate for name, debate in debates.items() if name.startswith(prefix)}
 
     async def _drawn(
         self, part: str, protocol: Callable[[int], BaseProtocol], sampler: Sampler, budgets: Mapping[str, int], least: int
     ) -> dict[str, list[Debate]]:
         """Independent debates about each question, at least so many, and until they cost what may be spent on it."""
-        questions = [q for q in self.plan.questions if not budgets or q.id in budgets]
-        drawn: dict[str, list[Debate]] = {question.id: [] for question in questions}
-        wanted = {question.id: 0 for question in questions}
+        drawn: dict[str, list[Debate]] = {q.id: [] for q in self.plan.questions if not budgets or q.id in budgets}
         by = self.plan.config.measure.cost
         while True:
-            spent = [[cost(debate, by) or 0 for debate in drawn[q.id]] for q in questions]
-            more = draws(spent, [budgets.get(q.id, 0) for q in questions], least)
+            spent = [[cost(debate, by) or 0 for debate in debates] for debates in drawn.values()]
+            more = draws(spent, [budgets.get(name, 0) for name in drawn], least)
             if not any(more):
                 return drawn
-            by_draw: dict[int, list[Question]] = {}
-            for question, count in zip(questions, more, strict=True):
-                for draw in range(wanted[question.id], wanted[question.id] + count):
-                    by_draw.setdefault(draw, []).append(question)
-                wanted[question.id] += count
-            batches = [_Batch(f"{part}-{draw}/", protocol(draw), asked) for draw, asked in sorted(by_draw.items())]
+            wanted = {name: len(drawn[name]) + count for name, count in zip(drawn, more, strict=True)}
+            batches = {
+                f"{part}-{draw}/": (protocol(draw), [q for q in self.plan.questions if draw < wanted.get(q.id, 0)])
+                for draw in range(max(wanted.values()))
+            }
             debates = await self._play(part, batches, sampler)
-            for question in list(questions):
-                ids = [f"{part}-{draw}/{question.id}" for draw in range(wanted[question.id])]
-                if all(name in debates for name in ids):
-                    drawn[question.id] = [debates[name] for name in ids]
-                else:  # something was dropped: the question is left out
-                    questions.remove(question)
-                    del drawn[question.id]
+            names = {name: [f"{part}-{draw}/{name}" for draw in range(count)] for name, count in wanted.items()}
+            # Where something was dropped, the question is left out.
+            drawn = {name: [debates[one] for one in ones] for name, ones in names.items() if debates.keys() >= set(ones)}
 
-    async def _play(self, part: str, batches: Sequence[_Batch], sampler: Sampler) -> dict[str, Debate]:
-        """Play the debates of some batches that are missing, all at the same time; returns the debates of the part."""
+    async def _play(
+        self, part: str, batches: Mapping[str, tuple[BaseProtocol, Sequence[Question]]], sampler: Sampler
+    ) -> dict[str, Debate]:
+        """Play the debates of some batches, by the prefix of their names, that are missing; returns those of the part."""
         if part not in self._debates:
             self._debates[part] = await asyncio.to_thread(self.folder.debates, part)
         debates = self._debates[part]
-        missing = [
-            replace(batch, questions=[q for q in batch.questions if batch.prefix + q.id not in debates]) for batch in batches
-        ]
-        total = sum(len(batch.questions) for batch in missing)
-        if not total:
+        missing = {
+            prefix: [q for q in questions if prefix + q.id not in debates] for prefix, (_, questions) in batches.items()
+        }
+        if not any(missing.values()):
             return debates
-        self.watch.begin(part, total)
+        self.watch.begin(part, sum(map(len, missing.values())))
         started, sampled, spent = time.monotonic(), 0, self.meter.spent
 
         def done(debate: Debate | None) -> None:
@@ -261,9 +269,8 @@ class _Evaluation:
             self.watch.debate(debate)
 
         played = await all_of(
-            [play_all(b.protocol, b.questions, sampler, prefix=b.prefix, done=done) for b in missing if b.questions]
+            [play_all(batches[p][0], questions, sampler, prefix=p, done=done) for p, questions in missing.items()]
         )
-        self.folder.flush()
         self.folder.note_cost(part, time.monotonic() - started, sampled, self.meter.spent.less(spent))
         dropped = {name: why for one in played for name, why in one.dropped.items()}
         self.dropped |= dropped
@@ -271,29 +278,62 @@ class _Evaluation:
         Played(tuple(debates.values()), dropped, halted=halted).usable(note="What is done is kept")
         return debates
 
-    def _whole(self, *parts: Mapping[str, Any]) -> list[Question]:
-        """The questions that every part has."""
-        questions = [question for question in self.plan.questions if all(question.id in part for part in parts)]
-        if not questions:
+    def _complete(self, *parts: Mapping[str, Any]) -> list[str]:
+        """The ids of the questions that every part has."""
+        ids = [question.id for question in self.plan.questions if all(question.id in part for part in parts)]
+        if not ids:
             why = next(iter(self.dropped.values()), "nothing was played")
             raise EngineError(f"no question was answered in full; the first because: {why}")
-        return questions
+        return ids
 
 
-def _weights(who: ModelRef | None, engine: Engine) -> str | None:
+def _weights(ref: ModelRef | None, engine: Engine) -> str | None:
     """A hash of a model's adapter, which training may change; base models are taken to stay what they are."""
-    if who is None or who.adapter is None:
+    if ref is None or ref.adapter is None:
         return None
-    path = weights_of(who.adapter, engine)
+    path = weights_of(ref.adapter, engine)
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise UserError(f"model: {path} can't be read ({error.strerror})") from None
 
 
-def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as JSON gives them back."""
-    return {
-        name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
-        for name, value in settings.items()
-    }
+def read_result(path: Path) -> dict[str, Any]:
+    """The result in an evaluation's folder, or a ``result.json`` itself."""
+    path = path / "result.json" if path.is_dir() else path
+    if not path.exists():
+        raise UserError(f"{path}: there is no result; give a folder that `peergrad eval` has finished")
+    result = files.read_object(path)
+    with contextlib.suppress(KeyError, TypeError, AttributeError, OverflowError):
+        if _is_result(result):
+            return result
+    raise UserError(f"{path}: is no result of `peergrad eval`, or damaged; evaluate again in a new folder")
+
+
+def _is_result(result: Mapping[str, Any]) -> bool:
+    """Whether it has what is shown and compared, in the right shape; what has quite another one may raise."""
+
+    def numbers(name: str, count: int) -> bool:
+        return all(len(row) == count and all(map(_is_number, row)) for row in result[name].values())
+
+    count = len(result["questions"])
+    shares = [value for row in result["values"].values() for value in row if value is not None]
+    return (
+        all(isinstance(name, str) for name in (*result["questions"], *result["hashes"], result["task"], result["model"]))
+        and len(result["hashes"]) == count == len(set(result["questions"]))
+        and all(len(row) == count for row in result["values"].values())
+        and all(_is_number(value) and 0 <= value <= 1 for value in shares)
+        and numbers("accuracy", 3)
+        and numbers("difference", 3)
+        and numbers("shares", 4)
+        and all(map(_is_number, result["tokens"].values()))
+        and all(_is_number(part[name]) for part in result["times"].values() for name in ("seconds", "sampled", "usd"))
+        and all(name in result["settings"] for name in ("mode", "protocol", "agents", "max_rounds", "cost"))
+        and isinstance(result["dropped"], dict)
+        and isinstance(result["asked"], int)
+        and result["reference"] in (None, *result["values"])
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

@@ -10,6 +10,7 @@ from peergrad.debate.errors import UserError
 from peergrad.reward.rewards import BUILT_IN
 from peergrad.runs import files
 from peergrad.runs.folder import Progress, Run
+from peergrad.settings import flat
 
 _CARD = """\
 ---
@@ -27,7 +28,7 @@ A LoRA adapter for `{model}`, trained by self-play debate with [peergrad](https:
 model answered questions, criticised each other and voted{only}.
 
 - task: {task}, {questions} questions
-- step {step} of {steps}, {batch} debates a step, {agents} agents, {rounds} rounds, {protocol}
+- step {step} of {steps}, {batch} debates a step, {agents} agents, {max_rounds} rounds, {protocol}
 - reward {reward}, learning rate {lr}, seed {seed}
 - questions sha256 `{questions_sha256}`
 
@@ -47,51 +48,34 @@ _ALIAS = """
 
 def export(run: Run, to: Path, step: int | None = None) -> Path:
     """Copy the adapter of a step (the newest, if none is named) into a new folder, and say there what it is."""
-    found = run.checkpoints()
-    if not found:
+    checkpoints = run.checkpoints()
+    if not checkpoints:
         raise UserError(f"{run.path}: has no checkpoint yet")
-    at = found[-1] if step is None else Progress(step)
-    if at not in found:
-        there = ", ".join(str(one.step) for one in found if not one.warm)
+    at = checkpoints[-1] if step is None else Progress(step)
+    if at not in checkpoints:
+        there = ", ".join(str(one.step) for one in checkpoints if not one.warm)
         raise UserError(f"step: there is no checkpoint of step {step}; there are {there}")
     try:
-        taken = to.exists() and (not to.is_dir() or any(to.iterdir()))
+        if to.exists() and (not to.is_dir() or any(to.iterdir())):
+            raise UserError(f"to: {to} is not empty; give a new folder")
     except (OSError, ValueError) as error:
         raise UserError(f"to: {to} can't be used ({error}); give a new folder") from None
-    if taken:
-        raise UserError(f"to: {to} is not empty; give a new folder")
     source = run.folder(at)
     if not (source / "adapter_model.safetensors").exists():
         raise UserError(f"{source}: its weights are with the service, which gives them out; tinker.json there says where")
     config, facts = from_folder(TrainConfig(), run.path), run.facts
-    model = config.engine.model
-    card = _CARD.format(
-        model=model,
-        name=f"{run.path.resolve().name}-step-{at.step}",
-        task=facts.get("task"),
-        questions=facts.get("questions"),
-        step=at.step,
-        steps=config.learn.steps,
-        batch=config.learn.batch,
-        agents=config.debate.agents,
-        rounds=config.debate.max_rounds,
-        protocol=config.debate.protocol,
-        reward=config.learn.reward.reward,
-        only=", and the votes were the only reward" if config.learn.reward.reward in BUILT_IN else "",
-        lr=config.learn.lr,
-        seed=config.keep.seed,
-        questions_sha256=facts.get("questions_sha256"),
-        folder=to,
-        note="" if "/" in model else _ALIAS.format(model=model),
-    )
-    try:
+    model, reward = config.engine.model, config.learn.reward.reward
+    about = {name: facts.get(name) for name in ("task", "questions", "questions_sha256")}
+    about |= {"name": f"{run.path.resolve().name}-step-{at.step}", "step": at.step, "folder": to}
+    about["only"] = ", and the votes were the only reward" if reward in BUILT_IN else ""
+    about["note"] = "" if "/" in model else _ALIAS.format(model=model)
+    card = _CARD.format_map(flat(config) | about)
+    with files.writing(to):
         part = to.with_name(f".{to.name}.part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         for name in ("adapter_model.safetensors", "adapter_config.json"):
             shutil.copyfile(source / name, part / name)
         (part / "README.md").write_bytes(card.encode())
-    except OSError as error:
-        raise files.cannot_write(to, error) from None
     files.publish(part, to)
     return to

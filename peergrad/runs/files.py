@@ -1,37 +1,63 @@
-"""Files that are whole or not there, whatever happens while they are written."""
+"""What training, evaluations and debates share on disk: files that are whole or not there, logs, folders to resume."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from peergrad.debate.errors import EngineError
+from peergrad.config import from_folder
+from peergrad.debate.bounds import Resumable
+from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.transcript import load
+from peergrad.debate.types import Debate
+from peergrad.settings import flat, markers, to_toml
+
+Warn = Callable[[str], None]
+
+# Facts that decide what comes out, besides the settings, and their names for a person.
+_FACTS = {
+    "questions_sha256": "other questions",
+    "prompts_sha256": "other prompts",
+    "adapter_sha256": "other weights",
+    "opponent_sha256": "another opponent",
+    "server": "another server",
+}
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A disk that refuses to write is a sentence for the person whose disk it is."""
+    try:
+        yield
+    except OSError as error:
+        raise EngineError(
+            f"{path}: can't be written ({error.strerror}). Nothing before it is lost: "
+            "make room or mend the folder's permissions, and run the same command again"
+        ) from None
 
 
 def write(path: Path, content: bytes) -> None:
     """Write a file so that at any moment it is the old one or the new one: temporary file, fsync, rename."""
     temporary = path.with_name(f".{path.name}.part")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            _sync(file.fileno())
+    with writing(path):
+        temporary.write_bytes(content)
+        _sync(temporary)
         _rename(temporary, path)
-    except OSError as error:
-        raise cannot_write(path, error) from None
 
 
-def append(path: Path, line: bytes) -> None:
+def append(path: Path, line: bytes, *, sync: bool = True) -> None:
     """Add a line to a file; killed in between, the last line may be torn, which readers must expect."""
-    try:
+    with writing(path):
         with path.open("ab") as file:
             file.write(line)
-            file.flush()
-            _sync(file.fileno())
-    except OSError as error:
-        raise cannot_write(path, error) from None
+        if sync:
+            _sync(path)
 
 
 def json_bytes(value: Any, indent: int | None = None) -> bytes:
@@ -41,63 +67,209 @@ def json_bytes(value: Any, indent: int | None = None) -> bytes:
 
 def publish(folder: Path, final: Path) -> None:
     """Give a finished folder its final name, its files safely on disk first."""
-    try:
-        for file in folder.iterdir():
-            descriptor = os.open(file, os.O_RDONLY)
-            try:
-                _sync(descriptor)
-            finally:
-                os.close(descriptor)
-        _sync_folder(folder)
-        old = final.with_name(f".{final.name}.old")
-        shutil.rmtree(old, ignore_errors=True)
+    with writing(final):
+        for entry in (*folder.iterdir(), folder):
+            _sync(entry)
         if final.exists():
-            os.replace(final, old)
+            remove(final)
         _rename(folder, final)
-        shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        raise cannot_write(final, error) from None
 
 
 def remove(folder: Path) -> None:
     """Remove a folder: first its name, so that nobody takes what is left of it for whole."""
     doomed = folder.with_name(f".{folder.name}.old")
-    try:
+    with writing(folder):
         shutil.rmtree(doomed, ignore_errors=True)
         os.replace(folder, doomed)
         shutil.rmtree(doomed, ignore_errors=True)
-    except OSError as error:
-        raise cannot_write(folder, error) from None
 
 
 def unlink(path: Path) -> None:
     """Remove a file."""
-    try:
+    with writing(path):
         path.unlink()
-    except OSError as error:
-        raise cannot_write(path, error) from None
-
-
-def cannot_write(path: Path, error: OSError) -> EngineError:
-    """What to tell a person whose disk refused."""
-    return EngineError(
-        f"{path}: can't be written ({error.strerror}). Nothing before it is lost: "
-        "make room or mend the folder's permissions, and run the same command again"
-    )
 
 
 def _rename(source: Path, target: Path) -> None:
     os.replace(source, target)
-    _sync_folder(target.parent)
+    _sync(target.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        _sync(descriptor)
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _sync(descriptor: int) -> None:
-    os.fsync(descriptor)
+# Reading what may have been cut off
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file that was written whole."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        if isinstance(value := json.loads(path.read_bytes()), dict):
+            return value
+    raise UserError(f"{path}: is damaged; restore it, or give a new place (out)")
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a log, one a line; lines that were torn are left out."""
+    records: list[dict[str, Any]] = []
+    for line in _lines(path):
+        with contextlib.suppress(ValueError, RecursionError):
+            if isinstance(record := json.loads(line), dict):
+                records.append(record)
+    return records
+
+
+def read_debates(path: Path, warn: Warn, *, strict: bool = False) -> dict[str, Debate]:
+    """The debates of a log by id. A last line that was torn is cut off; other damaged lines are left out, or refused."""
+    debates: dict[str, Debate] = {}
+    lines = _lines(path)
+    for number, line in enumerate(lines, 1):
+        try:
+            if line.strip():
+                debate = load(line, f"{path}, line {number}")
+                debates[debate.id] = debate
+        except UserError as error:
+            if strict and number < len(lines):
+                raise
+            warn(f"{error}; it is played again")
+            if number == len(lines):  # torn when the process was killed: what is added must not become part of it
+                os.truncate(path, sum(len(line) + 1 for line in lines[:-1]))
+                return debates
+    if lines and lines[-1]:
+        append(path, b"\n")
+    return debates
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        return path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(f"{path}: can't be read ({error.strerror})") from None
+
+
+# Working on it, one process at a time
+
+
+@contextlib.contextmanager
+def locked(path: Path, otherwise: str) -> Iterator[None]:
+    """Hold the lock on a file. It goes with the process, however that ends. ``otherwise`` is said if another has it."""
+    try:
+        file = path.open("ab")
+    except OSError as error:
+        raise UserError(f"out: {path} can't be written ({error.strerror}); give another place") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"out: {otherwise}") from None
+        yield
+
+
+def check_same_settings(what: str, before: Any, now: Mapping[str, Any]) -> None:
+    """Refuse to resume work that was begun with other settings, naming the first that differs."""
+    for name, value in now.items():
+        old = before.get(name) if isinstance(before, dict) else None
+        if isinstance(value, dict) and isinstance(old, dict):
+            check_same_settings(what, old, value)
+        elif old != value:
+            raise UserError(f"{name}: {what} has {old}, not {value}; give the same, or another out")
+
+
+class WorkFolder:
+    """A folder that one process at a time works in and that any later one may resume.
+
+    ``config.toml`` holds the settings. A JSON file of facts is written last, and makes the folder what it is.
+    """
+
+    noun, facts_name, subfolders = "work", "work.json", ("debates",)
+
+    def __init__(self, path: Path, warn: Warn = lambda _: None) -> None:
+        self.path, self._warn = path, warn
+
+    @property
+    def exists(self) -> bool:
+        try:
+            return (self.path / self.facts_name).exists()
+        except (OSError, ValueError):  # a name too long, or none at all
+            return False
+
+    @property
+    def resumable(self) -> bool:
+        """Whether there is work to resume: its settings are then fixed."""
+        return self.exists
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return read_object(self.path / self.facts_name)
+
+    @contextlib.contextmanager
+    def opened(self, config: Any, facts: Mapping[str, Any], fixed: Collection[str] = ()) -> Iterator[None]:
+        """Lock the folder for work with these settings; one that holds other work, or something else, is refused.
+
+        Settings that are marked ``RESUMABLE`` may change, except those named as ``fixed``.
+        """
+        if not self.exists:
+            self._check_unused(to_toml(config))
+        with self.locked():
+            if self.resumable:
+                self._check_same(config, facts, fixed)
+            yield
+
+    def begin(self, config: Any, facts: Mapping[str, Any]) -> None:
+        """Write the settings and, unless there is work to resume, the facts."""
+        for name in ("", *self.subfolders):
+            _make(self.path / name)
+        resumed = self.resumable
+        write(self.path / "config.toml", to_toml(config).encode())
+        if not resumed:
+            write(self.path / self.facts_name, json_bytes(dict(facts), indent=2))
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing here. An empty folder is removed afterwards."""
+        _make(self.path)
+        with locked(self.path / "lock", f"another process is working on {self.path}; wait for it or give another folder"):
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):
+                    if os.listdir(self.path) == ["lock"]:  # nothing came of it: the model can't be loaded
+                        os.unlink(self.path / "lock")
+                        os.rmdir(self.path)
+
+    def _check_unused(self, config: str) -> None:
+        """Refuse a folder that holds anything but what ``begin`` leaves when it is killed before it writes the facts."""
+        try:
+            for entry in sorted(self.path.iterdir()) if self.path.exists() else []:
+                ours = (
+                    entry.name in ("lock", ".config.toml.part", f".{self.facts_name}.part")
+                    or (entry.name == "config.toml" and entry.read_bytes() == config.encode())
+                    or (entry.name in self.subfolders and not any(entry.iterdir()))
+                )
+                if not ours:
+                    raise UserError(f"out: {self.path} holds something else ({entry.name}); give a new folder")
+        except OSError as error:
+            raise UserError(f"out: {self.path} can't be used ({error.strerror}); give a folder you may write to") from None
+
+    def _check_same(self, config: Any, facts: Mapping[str, Any], fixed: Collection[str]) -> None:
+        what, before = f"the {self.noun} in {self.path}", self.facts
+        for name, word in _FACTS.items():
+            if name in facts and before.get(name) != facts[name]:
+                raise UserError(f"out: {what} has {word}; give another folder (out)")
+        may_change = markers(config, Resumable).keys() - set(fixed)
+        now = {name: value for name, value in flat(config).items() if name not in may_change}
+        check_same_settings(what, flat(from_folder(type(config)(), self.path)), now)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"out: {folder} can't be made ({error.strerror}); give a folder you may write to") from None

@@ -17,11 +17,7 @@ from peergrad.debate.play import Played
 from peergrad.debate.transcript import dump, read_file
 from peergrad.debate.types import Debate
 from peergrad.runs import files
-from peergrad.runs.files import json_bytes
-from peergrad.runs.work_folder import Warn, WorkFolder, read_records
-
-_CHECKPOINT = re.compile(r"(warm|step)_(\d{6,})")
-_DEBATES = re.compile(r"step_(\d{6,})\.(?:jsonl|dropped\.json)")
+from peergrad.runs.files import Warn, WorkFolder, json_bytes, read_records
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,10 +32,17 @@ class Progress:
         """The name of its checkpoint."""
         return f"warm_{self.warm:06}" if self.warm else f"step_{self.step:06}"
 
+    @staticmethod
+    def of(name: str) -> Progress | None:
+        """The progress of such a name; None: it is none."""
+        match = re.fullmatch(r"(warm|step)_(\d{6,})", name)
+        return Progress(**{match[1]: int(match[2])}) if match else None
+
 
 def metrics_line(at: Progress, phase: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """A line of ``metrics.jsonl``. A number that is not finite becomes null: JSON has no other word for it."""
-    return {"phase": phase, "step": at.step, "warm": at.warm} | {name: _finite(value) for name, value in metrics.items()}
+    finite = {n: None if isinstance(v, float) and not math.isfinite(v) else v for n, v in metrics.items()}
+    return {"phase": phase, "step": at.step, "warm": at.warm} | finite
 
 
 class Run(WorkFolder):
@@ -71,7 +74,8 @@ class Run(WorkFolder):
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl``; a torn one is left out."""
-        return [line for line in read_records(self.path / "metrics.jsonl") if _has_progress(line)]
+        lines = read_records(self.path / "metrics.jsonl")
+        return [line for line in lines if all(isinstance(line.get(name), int) for name in ("step", "warm"))]
 
     def save_debates(self, name: str, played: Played) -> None:
         """Save the debates of a step (``step_000001``) or of an evaluation."""
@@ -83,24 +87,18 @@ class Run(WorkFolder):
     def saved_debates(self, name: str) -> Played | None:
         """What was saved under this name, if it is whole."""
         path = self.path / "debates" / f"{name}.jsonl"
-        if not path.exists():
-            return None
+        dropped = path.with_name(f"{name}.dropped.json")
         try:
-            debates = tuple(read_file(path))
+            debates = tuple(read_file(path)) if path.exists() else ()
+            reasons = files.read_object(dropped) if debates and dropped.exists() else {}
         except UserError as error:
             self._warn(f"{error}; sampling these debates again")
             return None
-        dropped = path.with_name(f"{name}.dropped.json")
-        try:
-            reasons = dict(json.loads(dropped.read_bytes())) if dropped.exists() else {}
-        except (ValueError, TypeError):
-            reasons = {}
         return Played(debates, reasons) if debates else None
 
     def debates(self, pattern: str = "step_*", *, thin: bool = False) -> Iterator[tuple[str, Debate]]:
-        """Every saved debate with the name of its file, in order; files that can't be read are left out.
-
-        ``thin`` leaves out prompts and tokens.
+        """Every saved debate with the name of its file, in order, ``thin`` without prompts and tokens; what can't be read is
+        left out.
         """
         for path in sorted((self.path / "debates").glob(f"{pattern}.jsonl")):
             try:
@@ -115,20 +113,17 @@ class Run(WorkFolder):
         """Save all that is needed to resume from here. The folder has its name only once it is whole."""
         final = self.path / "checkpoints" / at.name
         temporary = final.with_name(f".{at.name}.part")
-        try:
+        with files.writing(final):
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
             await save(temporary)
             sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(temporary.iterdir())}
             (temporary / "state.json").write_bytes(json_bytes({"step": at.step, "warm": at.warm, "sha256": sums}, indent=2))
-        except OSError as error:
-            raise files.cannot_write(final, error) from None
         files.publish(temporary, final)
 
     def checkpoints(self) -> list[Progress]:
         """What there are checkpoints of, oldest first; whether they are whole is seen when they are loaded."""
-        names = [_CHECKPOINT.fullmatch(entry.name) for entry in (self.path / "checkpoints").glob("*_*")]
-        return sorted(Progress(**{match[1]: int(match[2])}) for match in names if match)
+        return sorted(at for entry in (self.path / "checkpoints").glob("*_*") if (at := Progress.of(entry.name)))
 
     def folder(self, at: Progress) -> Path:
         """Where a checkpoint lies; raises ``UserError`` if it is not whole."""
@@ -161,28 +156,17 @@ class Run(WorkFolder):
         lines = [line for line in self.metrics() if Progress(line["step"], line["warm"]) <= at]
         files.write(self.path / "metrics.jsonl", b"".join(json_bytes(line) + b"\n" for line in lines))
         for file in (self.path / "debates").glob("step_*"):
-            match = _DEBATES.fullmatch(file.name)
-            if match and int(match[1]) > at.step + 1 + ahead:
+            debated = Progress.of(file.name.removesuffix(".jsonl").removesuffix(".dropped.json"))
+            if debated and debated.step > at.step + 1 + ahead:
                 files.unlink(file)
         for later in self.checkpoints():
             if later > at:
                 files.remove(self.path / "checkpoints" / later.name)
 
     def thin_checkpoints(self, every: int, forget: Callable[[Path], None]) -> None:
-        """Remove checkpoints no longer needed: all but the first, every so many, and the newest two.
-
-        ``forget`` is told of each before.
-        """
+        """Remove checkpoints but the first, every so many, and the newest two. ``forget`` is told of each before."""
         for at in self.checkpoints()[1:-2]:
             if at.step == 0 or every == 0 or at.step % every:
                 folder = self.path / "checkpoints" / at.name
                 forget(folder)
                 files.remove(folder)
-
-
-def _has_progress(line: Mapping[str, Any]) -> bool:
-    return all(isinstance(line.get(name), int) for name in ("step", "warm"))
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

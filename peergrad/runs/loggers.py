@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import typing
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from peergrad.debate.errors import UserError
 
 
-class Logger(typing.Protocol):
+class Logger(NamedTuple):
     """Takes numbers by step."""
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
-
-    def close(self) -> None: ...
+    name: str
+    log: Callable[[int, Mapping[str, float]], None]
+    close: Callable[[], None]
 
 
 def open_loggers(names: Sequence[str], run: Path, config: Mapping[str, Any]) -> list[Logger]:
     """The loggers asked for; a missing library, or one that can't start, is said before anything is trained."""
-    opened: list[Logger] = []
+    settings, opened = {key: str(value) for key, value in config.items()}, list[Logger]()
     for name in names:
         try:
-            opened.append(_OPEN[name](run, {key: str(value) for key, value in config.items()}))
-        except UserError:
-            raise
+            opened.append(_tensorboard(run, settings) if name == "tensorboard" else _tracker(name, run, settings))
+        except ImportError:
+            raise UserError(
+                f"log_to: {name} is not installed; pip install {name}, or leave it out: files are always written"
+            ) from None
         except Exception as error:  # whatever such a library may raise: no key, no network, no space
             raise UserError(f"log_to: {name} can't start ({type(error).__name__}: {error}); or leave it out") from None
     return opened
@@ -49,51 +51,23 @@ class Loggers:
                 do(logger)
             except Exception as error:  # as above
                 self._loggers.remove(logger)
-                self._warn(f"{type(logger).__name__.strip('_')} failed ({error}); going on without it")
+                self._warn(f"{logger.name} failed ({error}); going on without it")
 
 
-class _TensorBoard:
-    def __init__(self, run: Path, config: Mapping[str, str]) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise _missing("tensorboard") from None
-        self._writer = SummaryWriter(str(run / "tensorboard"))
-        self._writer.add_text("config", "\n".join(f"    {name} = {value}" for name, value in config.items()))
+def _tensorboard(run: Path, config: Mapping[str, str]) -> Logger:
+    from torch.utils.tensorboard import SummaryWriter
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+    writer = SummaryWriter(str(run / "tensorboard"))
+    writer.add_text("config", "\n".join(f"    {name} = {value}" for name, value in config.items()))
+
+    def log(step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
-            self._writer.add_scalar(name, value, step)
+            writer.add_scalar(name, value, step)
 
-    def close(self) -> None:
-        self._writer.close()
-
-
-class _Tracker:
-    """wandb, and trackio, which speaks the same words."""
-
-    def __init__(self, library: str, run: Path, config: Mapping[str, str]) -> None:
-        import importlib
-
-        try:
-            self._library: Any = importlib.import_module(library)
-        except ImportError:
-            raise _missing(library) from None
-        self._run: Any = self._library.init(project="peergrad", name=run.name, config=dict(config))
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._run.log(dict(metrics), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
+    return Logger("tensorboard", log, writer.close)
 
 
-_OPEN: dict[str, Callable[[Path, Mapping[str, str]], Logger]] = {
-    "tensorboard": _TensorBoard,
-    "wandb": lambda run, config: _Tracker("wandb", run, config),
-    "trackio": lambda run, config: _Tracker("trackio", run, config),
-}
-
-
-def _missing(library: str) -> UserError:
-    return UserError(f"log_to: {library} is not installed; pip install {library}, or leave it out: files are always written")
+def _tracker(library: str, run: Path, config: Mapping[str, str]) -> Logger:
+    """wandb, and trackio, which has the same functions."""
+    tracker: Any = importlib.import_module(library).init(project="peergrad", name=run.name, config=dict(config))
+    return Logger(library, lambda step, metrics: tracker.log(dict(metrics), step=step), tracker.finish)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -24,8 +23,6 @@ from peergrad.engines.registry import API, ENGINES, builtin_engine, engine_of, o
 from peergrad.engines.shared.addresses import check_address, host, is_loopback
 from peergrad.engines.shared.meter import Meter
 from peergrad.runs.folder import Run
-
-_VARIABLE = re.compile(r"(?!sk_)[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +107,12 @@ def keys_of(api: ApiConfig) -> dict[str, str]:
     """The variables that hold keys, by server."""
     variables: dict[str, str] = {}
     for entry in api.server_keys:
-        server, equals, name = entry.rpartition("=")
-        if not equals or not re.fullmatch(r"[A-Za-z0-9.:\[\]-]+", server) or not _VARIABLE.fullmatch(name):
+        match = re.fullmatch(r"([A-Za-z0-9.:\[\]-]+)=((?!sk_)[A-Za-z_][A-Za-z0-9_]*)", entry)
+        if not match:
             raise UserError(
                 "server_keys: is not HOST=VARIABLE; give the server's name, and that of the variable with its key"
             )
-        variables[server] = name
+        variables[match[1]] = match[2]
     return variables
 
 
@@ -151,9 +148,7 @@ class ModelPool:
     ) -> None:
         self.meter = Meter(budget_tokens=api.budget_tokens, budget_usd=api.budget_usd)
         share = 1 / max(1, len({ref.base for ref in expected if ref.url is None}))
-        self._setup = Setup(
-            engine=config, api=api, seed=seed, say=say, meter=self.meter, on_text=on_text, share=share, environ=os.environ
-        )
+        self._setup = Setup(engine=config, api=api, seed=seed, say=say, meter=self.meter, on_text=on_text, share=share)
         self._key_variables, self._first_server = keys_of(api), None
         self._models: dict[tuple[str, str | None], Model] = {}
         self._open = contextlib.AsyncExitStack()
@@ -181,27 +176,17 @@ class ModelPool:
         return await self._open.enter_async_context(Batcher(sampler, **engine.batching(self._setup.engine)))
 
     def _setup_of(self, ref: ModelRef) -> Setup:
+        setup, engine = self._setup, replace(self._setup.engine, model=ref.base)
         if ref.url is None:
-            self._setup.say(f"loading {ref.base}")
-            return replace(self._setup, engine=replace(self._setup.engine, model=ref.base))
-        key_env, environ = self._key(host(ref.url))
-        engine = replace(self._setup.engine, model=ref.base, base_url=ref.url)
-        return replace(self._setup, engine=engine, api=replace(self._setup.api, key_env=key_env), environ=environ)
-
-    def _key(self, server: str) -> tuple[str, dict[str, str]]:
-        """The variable that holds a server's key, and the environment it is to be looked up in. A key is its server's:
-        no other is to learn it.
-        """
-        environ, self._first_server = dict(os.environ), self._first_server or server
-        key_env = self._setup.api.key_env
+            setup.say(f"loading {ref.base}")
+            return replace(setup, engine=engine)
+        server, key_env, environ = host(ref.url), setup.api.key_env, setup.environ
+        self._first_server = self._first_server or server
         if server in self._key_variables:
-            return self._key_variables[server], environ
-        if server == self._first_server:
-            return key_env, environ
-        if environ.get(key_env):
-            self._setup.say(
-                f"{server} is asked without a key: the one in {key_env} is for {self._first_server} (server_keys)"
-            )
-        for name in (ApiConfig.key_env, key_env):
-            environ.pop(name, None)
-        return ApiConfig.key_env, environ
+            key_env = self._key_variables[server]
+        elif server != self._first_server:  # a key is its server's: no other is to learn it
+            if environ.get(key_env):
+                setup.say(f"{server} is asked without a key: the one in {key_env} is for {self._first_server} (server_keys)")
+            key_env, environ = ApiConfig.key_env, {}
+        engine, api = replace(engine, base_url=ref.url), replace(setup.api, key_env=key_env)
+        return replace(setup, engine=engine, api=api, environ=environ)

@@ -14,9 +14,9 @@ from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler
-from peergrad.debate.types import Debate, Question
+from peergrad.debate.types import Debate
 from peergrad.engines.registry import engine_of
-from peergrad.learn.train import learning_rate
+from peergrad.learn.train import LearnRules, learning_rate
 from peergrad.learn.trainer import StepStats, Trainer
 from peergrad.learn.updates import joined, parts
 from peergrad.measure.grades import truth_of
@@ -69,13 +69,18 @@ async def check(
 
     A model that can't be trained, such as one behind an API, can be checked as well, though only its debates.
     """
-    plan = plan_run(config)
+    plan, learn = plan_run(config), config.learn
     for note in plan.notes:
         watch.warn(note)
     asked = [plan.task[index] for index in plan.order(0)[:questions]]  # what the run would ask first
-    api = api or ApiConfig()
+    api, truth = api or ApiConfig(), truth_of(plan.task)
     engine, policy = engine_of(config.engine), policy_of(config.engine)
     trainer = None
+
+    async def play(part: str, protocol: BaseProtocol) -> Played:
+        watch.begin(part, len(asked))
+        return (await play_all(protocol, asked, sampler, prefix=f"check-{part}/", done=watch.debate)).usable(part)
+
     async with ModelPool(config.engine, api, config.keep.seed, watch.say) as pool, contextlib.AsyncExitStack() as opened:
         if policy.url is None and engine.open_trainer:
             watch.say(f"loading {config.engine.model}")
@@ -87,31 +92,30 @@ async def check(
             sampler = await pool.sampler(policy)
         tokens, prompts = config.debate.max_tokens, plan.protocol.prompts
         alone = Direct(agents=3, max_tokens=tokens, temperature=0.7, prompts=prompts)
-        answers = await _play("answers", alone, asked, sampler, watch) if plan.task.known else Played((), {}, 0.0)
-        debates = await _play("debates", plan.protocol, asked, sampler, watch)
+        answers = await play("answers", alone) if plan.task.known else Played((), {}, 0.0)
+        played = await play("debates", plan.protocol)
         context = trainer.context if trainer else None
-        sample = Sample(answers.debates, debates.debates, len(debates.dropped), config.debate.max_tokens, context)
-        results = await asyncio.to_thread(gates, sample, plan.task, config.learn)
-        per_token, truth = None, truth_of(plan.task)
+        sample = Sample(answers.debates, played.debates, len(played.dropped), config.debate.max_tokens, context)
+        results = await asyncio.to_thread(gates, sample, plan.task, learn)
+        trained, training_s = None, 0.0
+        runs = learn.steps * learn.batch / len(played.debates)  # how many such samples the run plays
         if trainer:  # last, for it changes the weights
-            stats, per_token = await _update(config, debates.debates, truth, trainer)
+            stats, per_token = await _update(learn, played.debates, truth, trainer)
             results.append(finite(stats))
-        forecast = await asyncio.to_thread(_forecast, config, api, debates, truth, per_token)
-        return Checked(len(asked), tuple(results), forecast, debates.dropped)
-
-
-async def _play(
-    part: str, protocol: BaseProtocol, questions: Sequence[Question], sampler: Sampler, watch: Watcher
-) -> Played:
-    watch.begin(part, len(questions))
-    return (await play_all(protocol, questions, sampler, prefix=f"check-{part}/", done=watch.debate)).usable(part)
+            data = (await asyncio.to_thread(learn.training_data, played.debates, truth)).data
+            trained = sum(map(len, data)) * runs
+            training_s = trained * per_token
+    used = [turn.used for debate in played.debates for turn in debate.turns if turn.used]
+    sampled, read = sum(one.sampled for one in used) * runs, sum(one.prompt for one in used) * runs
+    usd = (read * api.price_in + sampled * api.price_out) / 1e6
+    forecast = Forecast(learn.steps, sampled, read, trained, (played.seconds or 0.0) * runs, training_s, usd)
+    return Checked(len(asked), tuple(results), forecast, played.dropped)
 
 
 async def _update(
-    config: TrainConfig, debates: Sequence[Debate], truth: Callable[[Debate], Truth], trainer: Trainer
+    learn: LearnRules, debates: Sequence[Debate], truth: Callable[[Debate], Truth], trainer: Trainer
 ) -> tuple[StepStats | None, float]:
     """The updates of the run's first step, made of the sample, and how long a token of them takes."""
-    learn = config.learn
     data = (await asyncio.to_thread(learn.training_data, debates[: learn.batch], truth)).data
     if not data:
         return None, 0.0
@@ -120,18 +124,3 @@ async def _update(
     lr = learning_rate(learn, 0)
     stats = joined([await trainer.step(part, learn.loss, lr) for part in parts(data, learn.updates)])
     return stats, (time.monotonic() - started) / sum(map(len, data))
-
-
-def _forecast(
-    config: TrainConfig, api: ApiConfig, played: Played, truth: Callable[[Debate], Truth], per_token: float | None
-) -> Forecast:
-    learn, debates = config.learn, played.debates
-    in_all = learn.steps * learn.batch / len(debates)
-    used = [turn.used for debate in debates for turn in debate.turns if turn.used]
-    sampled, read = sum(one.sampled for one in used) * in_all, sum(one.prompt for one in used) * in_all
-    sampling_s = (played.seconds or 0.0) * in_all
-    if per_token is None:  # it can't be trained
-        usd = (read * api.price_in + sampled * api.price_out) / 1e6
-        return Forecast(learn.steps, sampled, read, None, sampling_s, 0.0, usd)
-    trained = sum(map(len, learn.training_data(debates, truth).data)) * in_all
-    return Forecast(learn.steps, sampled, read, trained, sampling_s, trained * per_token)

@@ -26,7 +26,6 @@ from peergrad.runs.watch import Watcher
 MOST_FILES = 8
 MOST_BYTES = 4_000_000
 _MOST_UNPACKED = 64_000_000  # bytes of an array: a small file must not fill the memory
-_NAME = re.compile(r"(warm|step)_(\d{6,})(?:\.\d+)?\.npz")
 _COLUMNS: dict[str, type[np.generic]] = {
     "inputs_T": np.int32,
     "targets_T": np.int32,
@@ -72,21 +71,21 @@ class Skipped:
 
     def files(self) -> dict[Path, Progress]:
         """The saved files, and the step of each."""
-        matches = [(path, _NAME.fullmatch(path.name)) for path in sorted(self.path.glob("*.npz"))]
-        return {path: Progress(**{match[1]: int(match[2])}) for path, match in matches if match}
+        steps = {path: Progress.of(re.sub(r"\.\d+$", "", path.stem)) for path in sorted(self.path.glob("*.npz"))}
+        return {path: step for path, step in steps.items() if step}
 
     def save(self, at: Progress, place: int, data: Sequence[Datum], about: Mapping[str, Any]) -> Path | str:
         """Save the ``place``-th skipped update of a step. Returns the file, or why there is none."""
         if len(self.files()) >= MOST_FILES:
             return f"{self.path} has {MOST_FILES} such already"
-        content = _within_limit(data, about)
-        if content is None:
+        count, content = len(data), b""  # all sequences if they fit, else the first half of them, or of that
+        while count and len(content := _packed(data[:count], about, left_out=len(data) - count)) > MOST_BYTES:
+            count //= 2
+        if not count:
             return "its sequences are too long to keep"
         path = self.path / f"{at.name}{f'.{place}' if place > 1 else ''}.npz"
-        try:
+        with files.writing(path):
             self.path.mkdir(exist_ok=True)
-        except OSError as error:
-            raise files.cannot_write(path, error) from None
         files.write(path, content)
         return path
 
@@ -111,22 +110,6 @@ def read_skipped(path: Path) -> list[Datum]:
         raise UserError(f"{path}: can't be read ({error.strerror or error})") from None
     except Exception:  # a file made to do harm can have these readers raise nearly anything
         raise UserError(f"{path}: is no file of skipped updates, or damaged") from None
-
-
-def _within_limit(data: Sequence[Datum], about: Mapping[str, Any]) -> bytes | None:
-    """All sequences if they fit, else as many from the beginning as do."""
-    content = _packed(data, about, left_out=0)
-    if len(content) <= MOST_BYTES:
-        return content if data else None
-    best, fit, too_many = None, 0, len(data)
-    while too_many - fit > 1:
-        middle = (fit + too_many) // 2
-        content = _packed(data[:middle], about, left_out=len(data) - middle)
-        if len(content) <= MOST_BYTES:
-            best, fit = content, middle
-        else:
-            too_many = middle
-    return best
 
 
 def _packed(data: Sequence[Datum], about: Mapping[str, Any], left_out: int) -> bytes:

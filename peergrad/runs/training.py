@@ -19,8 +19,9 @@ from peergrad.config import TrainConfig
 from peergrad.debate.batch import Batcher
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
-from peergrad.debate.play import Played
+from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocol import BaseProtocol, call_protocol, own_protocol
+from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Ask, Debate, Question
@@ -31,18 +32,17 @@ from peergrad.learn.trainer import RETRIED, Trainer
 from peergrad.learn.updates import joined
 from peergrad.learn.warm import Teacher, demonstrate, lesson, recorded
 from peergrad.measure.alarms import Alarm, alarms
-from peergrad.measure.grades import truth_of
-from peergrad.measure.metrics import DebateBatch, measure
+from peergrad.measure.grades import truth_of, turn_grades
+from peergrad.measure.metrics import DebateBatch, Metrics, answer_metrics, measure
+from peergrad.reward.rewards import score
 from peergrad.runs.folder import Progress, Run, metrics_line
-from peergrad.runs.held_out import debated, direct
 from peergrad.runs.loggers import Loggers, open_loggers
 from peergrad.runs.skipped import LostUpdates, Skipped
 from peergrad.runs.watch import Watcher
 from peergrad.settings import flat
-from peergrad.tasks.arithmetic import Arithmetic, teacher
-from peergrad.tasks.base import Task
-from peergrad.tasks.files import fingerprint
-from peergrad.tasks.open import left_out, open_task
+from peergrad.tasks.arithmetic import teacher
+from peergrad.tasks.base import BUILT_IN, Task
+from peergrad.tasks.open import fingerprint, left_out, open_task
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,6 @@ class Plan:
             "prompts_sha256": hashlib.sha256(prompts.encode()).hexdigest(),
         }
 
-    def eval_due(self, at: Progress) -> bool:
-        """Whether an evaluation belongs here: before anything, every so many steps, and at the end."""
-        if not self.config.held_out.eval_questions:
-            return False
-        steps, every = self.config.learn.steps, self.config.keep.eval_every
-        return at in (Progress(), Progress(steps)) or (at.step > 0 and due(at.step - 1, every))
-
 
 def plan_run(config: TrainConfig) -> Plan:
     """Check everything that can be checked without a model. What the settings name of somebody's own is imported: they must
@@ -128,7 +121,7 @@ def _teacher(config: TrainConfig, task: Task) -> tuple[Teacher, Sequence[Questio
     """Who shows the debates of the warm start, and what they are about."""
     path, questions = config.warm.warm_from, [task[index] for index in range(len(task))]
     if path is None:
-        if not isinstance(task, Arithmetic):
+        if task[0].dataset not in BUILT_IN:
             raise UserError("warm_from: this task has no teacher of its own; give a transcript file, or warm_steps 0")
         return teacher(config.keep.seed), questions
     debates = list(read_file(path))
@@ -185,9 +178,12 @@ async def train_run(
 
 
 def _eval_missing(plan: Plan, run: Run, at: Progress) -> bool:
-    """Whether an evaluation belongs here and has not been made."""
-    there = any(line["phase"] == "eval" and Progress(line["step"], line["warm"]) == at for line in run.metrics())
-    return plan.eval_due(at) and not there
+    """Whether an evaluation belongs here (before anything, every so many steps, and at the end) and has not been made."""
+    belongs = at in (Progress(), Progress(plan.config.learn.steps))
+    belongs = belongs or (at.step > 0 and due(at.step - 1, plan.config.keep.eval_every))
+    if not plan.config.held_out.eval_questions or not belongs:
+        return False
+    return not any(line["phase"] == "eval" and Progress(line["step"], line["warm"]) == at for line in run.metrics())
 
 
 class _Training:
@@ -281,47 +277,60 @@ class _Training:
 
     def _rollout(self) -> Callable[[int, Sampler], Any]:
         """Self-play whose debates are saved before they are learned from, and used again if the step is repeated."""
-        play = self_play(
-            self.plan.protocol,
-            self.plan.batch,
-            done=self.watch.debate,
-            **engine_of(self.config.engine).batching(self.config.engine),
-        )
+        batching = engine_of(self.config.engine).batching(self.config.engine)
+        play = self_play(self.plan.protocol, self.plan.batch, done=self.watch.debate, **batching)
 
         async def rollout(index: int, sampler: Sampler) -> Played:
-            name = f"step_{index + 1:06}"
-            if saved := self.run.saved_debates(name):
+            at = Progress(index + 1)
+            if saved := self.run.saved_debates(at.name):
                 return saved
-            self.watch.begin("sampling", self.config.learn.batch, Progress(index + 1))
+            self.watch.begin("sampling", self.config.learn.batch, at)
             played = await play(index, sampler)
-            self.run.save_debates(name, played)
-            self.watch.begin("training", 0, Progress(index + 1))
+            self.run.save_debates(at.name, played)
+            self.watch.begin("training", 0, at)
             return played
 
         return rollout
 
     async def _evaluate(self, at: Progress) -> None:
+        """The policy on held-out questions: alone, the likeliest words taken, and in debate with itself (SPEC 9.1)."""
         if not _eval_missing(self.plan, self.run, at):
             return
-        apart = self.config.held_out
-        self.watch.begin("evaluating", apart.eval_debates, at)
-        started = time.monotonic()
-        held_out = self.plan.held_out
-        questions = [held_out[i] for i in range(len(held_out))]
-        metrics: dict[str, Any] = {}
+        self.watch.begin("evaluating", self.config.held_out.eval_debates, at)
+        started, metrics = time.monotonic(), Metrics()
         batching = engine_of(self.config.engine).batching(self.config.engine)
         batching["deadline_s"] = max(3600.0, batching["deadline_s"])  # all held-out questions may be one call
         async with Batcher(await self.trainer.sampler(), **batching) as sampler:
-            if held_out.known:
-                metrics |= await direct(sampler, held_out, questions, self.plan.protocol)
-            if apart.eval_debates:
-                chosen = questions[: apart.eval_debates]
-                rules, prefix = self.config.learn.reward, f"eval-{at.step}/"
-                own_metrics, _ = self.config.keep.own
-                measured, played = await debated(sampler, held_out, chosen, self.plan.protocol, rules, prefix, own_metrics)
-                metrics |= measured
-                self.run.save_debates(f"eval_{at.step:06}", played)
+            if self.plan.held_out.known:
+                metrics |= await self._eval_direct(sampler)
+            if self.config.held_out.eval_debates:
+                metrics |= await self._eval_debates(sampler, at)
         self._log(at, "eval", metrics | {"time/eval_s": time.monotonic() - started})
+
+    async def _eval_direct(self, sampler: Sampler) -> Metrics:
+        task, prompts = self.plan.held_out, self.plan.protocol.prompts
+        protocol = Direct(max_tokens=self.config.debate.max_tokens, prompts=prompts)
+        played = await self._play_held_out(protocol, len(task), sampler, "direct/")
+        grades = await asyncio.to_thread(turn_grades, played.debates, task.grade)
+        name = f"eval/direct/{task.name}"
+        return answer_metrics(grades, name) | {f"{name}/dropped": float(len(played.dropped))}
+
+    async def _eval_debates(self, sampler: Sampler, at: Progress) -> Metrics:
+        task, count = self.plan.held_out, self.config.held_out.eval_debates
+        played = await self._play_held_out(self.plan.protocol, count, sampler, f"eval-{at.step}/")
+        self.run.save_debates(f"eval_{at.step:06}", played)
+        truth, name = truth_of(task), f"eval/debate/{task.name}"
+
+        def measured() -> Metrics:
+            scored = [score(debate, self.config.learn.reward, truth(debate)) for debate in played.debates]
+            return measure(DebateBatch.of(scored, task, name), self.config.keep.own[0])
+
+        metrics = await asyncio.to_thread(measured) | {"dropped": float(len(played.dropped))}
+        return {key if key.startswith("eval/") else f"{name}/{key}": value for key, value in metrics.items()}
+
+    async def _play_held_out(self, protocol: BaseProtocol, count: int, sampler: Sampler, prefix: str) -> Played:
+        questions = [self.plan.held_out[index] for index in range(count)]
+        return (await play_all(protocol, questions, sampler, prefix=prefix)).usable("questions of the evaluation")
 
     async def _save(self, at: Progress) -> None:
         self.watch.begin("saving", 0, at)
@@ -333,8 +342,7 @@ class _Training:
     def _log(self, at: Progress, phase: str, metrics: Mapping[str, Any]) -> None:
         self.run.log(at, phase, metrics)
         self.watch.line(phase, at, metrics)
-        numbers = {name: value for name, value in metrics.items() if isinstance(value, float)}
-        self.loggers.log(at.step, numbers)
+        self.loggers.log(at.step, {name: value for name, value in metrics.items() if isinstance(value, float)})
 
 
 def _versions() -> dict[str, str]:

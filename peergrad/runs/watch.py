@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:  # views are imported by every command, and must be quick to import
-    from peergrad.debate.types import Ask, Debate, Reply
-    from peergrad.measure.alarms import Alarm
-    from peergrad.measure.history import Updates
-    from peergrad.runs.debating import SessionCost
-    from peergrad.runs.folder import Progress
+from peergrad.debate.types import Ask, Debate, Reply
+from peergrad.engines.shared.meter import Spent
+from peergrad.measure.alarms import Alarm
+from peergrad.measure.history import Updates
+from peergrad.runs.folder import Progress
 
 
 class Watcher:
@@ -26,10 +25,7 @@ class Watcher:
         """Something a person should be warned of."""
 
     def begin(self, phase: str, debates: int, at: Progress | None = None) -> None:
-        """A phase begins, in which so many debates are played.
-
-        Of training: ``evaluating``, ``warm start``, ``sampling``, ``training``, ``saving``.
-        """
+        """A phase begins (of training: ``sampling``, ``training``, ``saving`` …), in which so many debates are played."""
 
     def debate(self, debate: Debate | None, seconds: float | None = None) -> None:
         """A debate ended, after so many seconds; ``None`` was dropped."""
@@ -50,7 +46,7 @@ class Watcher:
     def resumed(self, debates: Sequence[Debate]) -> None:
         """These debates were played before."""
 
-    def cost(self, so_far: SessionCost) -> None:
+    def cost(self, so_far: Spent) -> None:
         """What was spent so far; told before each reply and each debate that ended."""
 
     def replied(self, ask: Ask, reply: Reply) -> None:

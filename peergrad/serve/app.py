@@ -1,4 +1,4 @@
-"""The service behind HTTP: the routes of the protocol that the tinker client speaks, version 0.36."""
+"""The server: its state, and the HTTP routes of the protocol that the tinker client speaks, version 0.36."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import contextlib
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 from starlette.applications import Starlette
@@ -16,23 +18,80 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import Field
-from peergrad.serve.policies import Policy
-from peergrad.serve.results import PROTOBUF, BusyError, GoneError, NotFoundError, Result
-from peergrad.serve.service import Service
-from peergrad.serve.training_data import parse_forward_backward
+from peergrad.engines.local.engine import Local
+from peergrad.serve.checkpoints import CheckpointStore, Listings
+from peergrad.serve.policies import Policies, Policy
+from peergrad.serve.requests import parse_forward_backward
+from peergrad.serve.results import PROTOBUF, BusyError, Futures, GoneError, NotFoundError, Result
+from peergrad.serve.samplers import Samplers
+from peergrad.serve.sessions import Sessions
 
+_SWEEP_S = 10.0
+_POLL_S = 20.0  # clients give up on a response after 45 s
 _LOOPBACK = ["127.0.0.1", "localhost", "[::1]"]
-_STATUS = {UserError: 422, NotFoundError: 404, GoneError: 410, BusyError: 429, EngineError: 500}
+_STATUS = {NotFoundError: 404, GoneError: 410, UserError: 422, BusyError: 429, EngineError: 500}
 _INLINE_BYTES = 16_384  # parsing a smaller body takes less time than handing it to a thread
 _JSON_BYTES, _JSON_BYTES_PER_TOKEN = 2**20, 16  # a prompt fills a context at most, its tokens are written in digits
 _DATA_BYTES, _DATA_BYTES_PER_TOKEN = 16 * 2**20, 64  # clients send parts of 5 MB, or one sequence
 
 T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Result]]
+
+
+class Service:
+    """Serves ``engine`` under the name ``model``; checkpoints are kept in ``out``."""
+
+    def __init__(self, engine: Local, model: str, out: Path, *, max_models: int = 8, max_samplers: int = 32) -> None:
+        self.model, self.shape = model, engine.decoder.shape
+        store = CheckpointStore(out, lambda path: self.samplers.detach(path))
+        self.futures = Futures()
+        self.sessions = Sessions(self.futures)
+        self.policies = Policies(engine, model, store, self.sessions, self.futures, max_models)
+        self.samplers = Samplers(engine, model, store, self.sessions, self.futures, max_samplers)
+        self.listings = Listings(store, self.policies.find)
+        store.remove_expired()
+
+    async def sweep(self) -> None:
+        """End idle sessions and drop old results, periodically."""
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            self.sessions.end_idle()
+            self.futures.expire()
+
+    async def health(self, _: Field) -> Result:
+        return Result.json(status="ok")
+
+    async def config(self, _: Field) -> Result:
+        return Result.json(proto_compress_fwdbwd=False)  # clients have defaults for all other settings
+
+    async def capabilities(self, _: Field) -> Result:
+        model = {"model_name": self.model, "max_context_length": self.shape.context}
+        return Result.json(supported_models=[model | {"trainable": True, "sampleable": True}])
+
+    async def create_session(self, request: Field) -> Result:
+        return Result.json(session_id=self.sessions.create(request["idempotency_key"].value))
+
+    async def heartbeat(self, request: Field) -> Result:
+        try:
+            self.sessions.find(request["session_id"].text())
+        except NotFoundError as error:
+            raise GoneError(str(error)) from None  # clients stop their heartbeat at 410, not at 404
+        return Result.json()
+
+    async def end_session(self, request: Field) -> Result:
+        self.sessions.end(request["session"].text())
+        return Result.json()
+
+    async def retrieve_future(self, request: Field) -> Result:
+        id = request["request_id"].text()
+        self.sessions.owner(id)  # it is in use
+        result = await self.futures.result(id, _POLL_S)
+        if result is None:
+            return replace(Result.json(type="try_again", request_id=id, queue_state="active"), status=408)
+        return result
 
 
 def application(service: Service, key: str | None, *, loopback: str | None) -> Starlette:
@@ -49,37 +108,10 @@ def application(service: Service, key: str | None, *, loopback: str | None) -> S
 
     # Protects from DNS rebinding: a web page in a local browser can reach this server only under a name of its own.
     hosts = [Middleware(TrustedHostMiddleware, allowed_hosts=[*_LOOPBACK, loopback])] if loopback else []
-    return Starlette(
-        routes=_routes(service),
-        lifespan=lifespan,
-        middleware=[*hosts, Middleware(_ApiKeyMiddleware, key=key)],
-        exception_handlers={
-            ClientDisconnect: lambda _, __: _error(400, "the request was cut off"),
-            **{kind: lambda _, error, status=status: _error(status, str(error)) for kind, status in _STATUS.items()},
-        },
-    )
+    return Starlette(routes=_routes(service, key), lifespan=lifespan, middleware=hosts)
 
 
-class _ApiKeyMiddleware:
-    """Refuses requests without the key, except health checks."""
-
-    def __init__(self, app: ASGIApp, key: str | None) -> None:
-        self._app, self._key = app, key
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] != "/api/v1/healthz":
-            key = dict(scope["headers"]).get(b"x-api-key", b"")
-            if not key or (self._key is not None and not hmac.compare_digest(key, self._key.encode())):
-                await _error(401, "X-API-Key: is missing, or not the key of this server")(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-
-def _error(status: int, detail: str) -> JSONResponse:
-    return JSONResponse({"detail": detail}, status)
-
-
-def _routes(service: Service) -> list[Route]:
+def _routes(service: Service, key: str | None) -> list[Route]:
     max_json = _JSON_BYTES + _JSON_BYTES_PER_TOKEN * service.shape.context
     max_data = _DATA_BYTES + _DATA_BYTES_PER_TOKEN * service.shape.context
     # Threads of its own: those of the default executor may all be waiting for the model.
@@ -145,12 +177,21 @@ def _routes(service: Service) -> list[Route]:
     }
     handlers = {route: json(answer) for route, answer in answers.items()}
     handlers |= {"POST asample": asample, "POST forward_backward": forward_backward, "POST telemetry": telemetry}
-    return [_route(route, handler) for route, handler in handlers.items()]
+    return [_route(route, handler, key) for route, handler in handlers.items()]
 
 
-def _route(route: str, handler: Handler) -> Route:
+def _route(route: str, handler: Handler, key: str | None) -> Route:
     async def endpoint(request: Request) -> Response:
-        result = await handler(request)
+        sent = request.headers.get("x-api-key", "").encode()
+        if path != "healthz" and (not sent or (key is not None and not hmac.compare_digest(sent, key.encode()))):
+            return JSONResponse({"detail": "X-API-Key: is missing, or not the key of this server"}, 401)
+        try:
+            result = await handler(request)
+        except ClientDisconnect:
+            return JSONResponse({"detail": "the request was cut off"}, 400)
+        except (UserError, BusyError, EngineError) as error:
+            status = next(status for kind, status in _STATUS.items() if isinstance(error, kind))
+            return JSONResponse({"detail": str(error)}, status)
         return Response(result.body, result.status, media_type=result.media)
 
     method, path = route.split()

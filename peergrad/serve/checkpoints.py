@@ -1,22 +1,35 @@
-"""Checkpoints on disk: OUT/MODEL/weights/NAME to resume from, OUT/MODEL/sampler_weights/NAME to sample with."""
+"""Checkpoints on disk: OUT/MODEL/weights/NAME to resume from, OUT/MODEL/sampler_weights/NAME to sample with; their lists."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import math
+import re
 import shutil
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.fields import Field
 from peergrad.runs import files
-from peergrad.serve.results import NotFoundError
+from peergrad.serve.results import NotFoundError, Result
+
+if TYPE_CHECKING:
+    from peergrad.serve.policies import Policy
 
 _INFO_FILE, _EXPIRY_FILE = "serve.json", "expires"
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
+_PATH = re.compile(rf"tinker://({_NAME})/(weights|sampler_weights)/({_NAME})")
+_TYPES = {"weights": "training", "sampler_weights": "sampler"}
+_MAX_TTL_S = 10 * 366 * 24 * 3600  # ten years
+_MAX_PAGE = 1000
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +65,25 @@ class Checkpoint:
     info: ModelInfo
     time: float
     size: int
-    expires: float | None
+    expires: float
+
+
+def _name(field: Field) -> str:
+    if not re.fullmatch(_NAME, field.text()):
+        field.wrong(f"{field.shown} is no name; give at most 128 letters, digits, '_', '-' and '.', a letter or digit first")
+    return field.text()
+
+
+def _id(field: Field) -> CheckpointId:
+    match = _PATH.fullmatch(field.text())
+    if not match:
+        field.wrong(f"{field.shown} is no checkpoint; give tinker://MODEL/weights/NAME")
+    return CheckpointId(*match.groups())
+
+
+def _ttl_s(request: Field) -> int | None:
+    ttl = request.get("ttl_seconds", None)
+    return None if ttl.value is None else ttl.whole(1, _MAX_TTL_S)
 
 
 class CheckpointStore:
@@ -61,19 +92,13 @@ class CheckpointStore:
     def __init__(self, out: Path, on_change: Callable[[str], None]) -> None:
         self._out, self._on_change = out, on_change
 
-    async def save(
-        self,
-        id: CheckpointId,
-        info: ModelInfo,
-        write: Callable[[Path], Awaitable[None]],
-        *,
-        overwrite: bool = False,
-        ttl: int | None = None,
-    ) -> str:
-        """Write a checkpoint that expires after ``ttl`` seconds, if given. Returns its path.
+    async def save(self, policy: Policy, kind: str, request: Field) -> str:
+        """Write a checkpoint, as a request has it: its name, whether to overwrite, its time to live. Returns its path.
 
         Expired checkpoints are removed first. The folder gets its name when all of it is written.
         """
+        id, ttl = CheckpointId(policy.id, kind, _name(request["path"])), _ttl_s(request)
+        overwrite = request.get("overwrite", False).flag()
         final = self._folder(id)
         temporary = final.with_name(f".{id.name}.part")
 
@@ -84,21 +109,24 @@ class CheckpointStore:
             temporary.mkdir(parents=True)
 
         def finish() -> None:
-            (temporary / _INFO_FILE).write_text(json.dumps(asdict(info)))
+            (temporary / _INFO_FILE).write_text(json.dumps(asdict(policy.info)))
             if ttl is not None:
                 (temporary / _EXPIRY_FILE).write_text(str(time.time() + ttl))
             files.publish(temporary, final)
 
-        try:  # in threads, because a disk may be slow
+        with files.writing(final):  # in threads, because a disk may be slow
             for path in await asyncio.to_thread(self.remove_expired):
                 self._on_change(path)
             await asyncio.to_thread(begin)
-            await write(temporary)
+            await policy.engine.save(temporary)
             await asyncio.to_thread(finish)
-        except OSError as error:
-            raise files.cannot_write(final, error) from None
         self._on_change(id.path)  # a checkpoint of that name may have been removed while it was being loaded
         return id.path
+
+    async def lookup(self, path: Field) -> tuple[CheckpointId, Path, ModelInfo]:
+        """The checkpoint that a path names, its folder and the model it is of."""
+        id = _id(path)
+        return id, *await asyncio.to_thread(self.find, id)
 
     def find(self, id: CheckpointId) -> tuple[Path, ModelInfo]:
         """The folder of a checkpoint and the model it is of."""
@@ -106,7 +134,7 @@ class CheckpointStore:
         info = _info(folder)
         if info is None:
             raise NotFoundError(f"there is no checkpoint {id.path}")
-        if _is_past(_expiry(folder)):
+        if _expiry(folder) <= time.time():
             raise NotFoundError(f"the checkpoint {id.path} has expired")
         return folder, info
 
@@ -126,8 +154,8 @@ class CheckpointStore:
 
     def remove_expired(self) -> list[str]:
         """Remove expired checkpoints. Returns their paths."""
-        marked = (self._folder(id) for id in self._ids("*", _EXPIRY_FILE))
-        expired = [folder for folder in marked if (folder / _INFO_FILE).exists() and _is_past(_expiry(folder))]
+        marked = (folder for folder in self._folders("*", _EXPIRY_FILE) if (folder / _INFO_FILE).exists())
+        expired = [folder for folder in marked if _expiry(folder) <= time.time()]
         for folder in expired:
             with contextlib.suppress(EngineError):  # ``find`` ignores it from now on, so it is harmless if it stays
                 files.remove(folder)
@@ -136,22 +164,17 @@ class CheckpointStore:
     def all(self, model: str = "*") -> list[Checkpoint]:
         """All checkpoints, or all of one model, newest last."""
         checkpoints = list[Checkpoint]()
-        for id in self._ids(model, _INFO_FILE):
-            folder = self._folder(id)
+        for folder in self._folders(model, _INFO_FILE):
             info, expiry = _info(folder), _expiry(folder)
             with contextlib.suppress(OSError):  # removed meanwhile
                 saved, size = (folder / _INFO_FILE).stat().st_mtime, sum(file.stat().st_size for file in folder.iterdir())
-                if info is not None and not _is_past(expiry):
-                    checkpoints.append(Checkpoint(id, info, saved, size, expiry))
+                if info is not None and expiry > time.time():
+                    checkpoints.append(Checkpoint(CheckpointId(*folder.parts[-3:]), info, saved, size, expiry))
         return sorted(checkpoints, key=lambda checkpoint: checkpoint.time)
 
-    def _ids(self, model: str, file: str) -> list[CheckpointId]:
-        """The checkpoints that have a file of this name."""
-        return [
-            CheckpointId(*path.parent.parts[-3:])
-            for kind in ("weights", "sampler_weights")
-            for path in sorted(self._out.glob(f"{model}/{kind}/[!.]*/{file}"))
-        ]
+    def _folders(self, model: str, file: str) -> list[Path]:
+        """The folders of checkpoints that have a file of this name."""
+        return [path.parent for kind in _TYPES for path in sorted(self._out.glob(f"{model}/{kind}/[!.]*/{file}"))]
 
     def _folder(self, id: CheckpointId) -> Path:
         return self._out.joinpath(*id)
@@ -164,12 +187,88 @@ def _info(folder: Path) -> ModelInfo | None:
         return None
 
 
-def _expiry(folder: Path) -> float | None:
+def _expiry(folder: Path) -> float:
     try:
         return float((folder / _EXPIRY_FILE).read_text())
     except (OSError, ValueError):
-        return None
+        return math.inf
 
 
-def _is_past(moment: float | None) -> bool:
-    return moment is not None and moment <= time.time()
+class Listings:
+    """Answers requests about checkpoints on disk. A run is a policy, with or without checkpoints."""
+
+    def __init__(self, store: CheckpointStore, find_policy: Callable[[str], Policy]) -> None:
+        self._store, self._find_policy = store, find_policy
+
+    async def runs(self, request: Field) -> Result:
+        by_model = dict[str, list[Checkpoint]]()
+        for checkpoint in await asyncio.to_thread(self._store.all):
+            by_model.setdefault(checkpoint.id.model, []).append(checkpoint)
+        newest_first = sorted(by_model.items(), key=lambda run: run[1][-1].time, reverse=True)
+        page, cursor = _page(request, newest_first)
+        return Result.json(training_runs=[_run(model, saved[-1].info, saved) for model, saved in page], cursor=cursor)
+
+    async def run(self, request: Field) -> Result:
+        return Result.json(**_run(*await self._find_run(request)))
+
+    async def checkpoints_of_run(self, request: Field) -> Result:
+        _, _, saved = await self._find_run(request)
+        return Result.json(checkpoints=[_checkpoint(checkpoint) for checkpoint in saved])
+
+    async def checkpoints(self, request: Field) -> Result:
+        page, cursor = _page(request, (await asyncio.to_thread(self._store.all))[::-1])
+        return Result.json(checkpoints=[_checkpoint(checkpoint) for checkpoint in page], cursor=cursor)
+
+    async def remove(self, request: Field) -> Result:
+        await self._store.remove(_listed_id(request))
+        return Result(b"", status=204)
+
+    async def set_ttl(self, request: Field) -> Result:
+        await asyncio.to_thread(self._store.set_ttl, _listed_id(request), _ttl_s(request))
+        return Result.json()
+
+    async def _find_run(self, request: Field) -> tuple[str, ModelInfo, list[Checkpoint]]:
+        model = _name(request["model"])
+        saved = await asyncio.to_thread(self._store.all, model)
+        return model, saved[-1].info if saved else self._find_policy(model).info, saved
+
+
+def _listed_id(request: Field) -> CheckpointId:
+    path = CheckpointId(*(request[part].text() for part in ("model", "kind", "name"))).path
+    return _id(Field(path, "request", "path"))
+
+
+def _page(request: Field, items: list[T]) -> tuple[list[T], dict[str, int]]:
+    limit, offset = request.get("limit", 20).whole(0, _MAX_PAGE), request.get("offset", 0).whole(0)
+    return items[offset:][:limit], {"offset": offset, "limit": limit, "total_count": len(items)}
+
+
+def _run(model: str, info: ModelInfo, saved: list[Checkpoint]) -> dict[str, Any]:
+    newest = {checkpoint.id.kind: _checkpoint(checkpoint) for checkpoint in saved}
+    return {
+        "training_run_id": model,
+        "base_model": info.base_model,
+        "model_owner": "local",
+        "is_lora": True,
+        "lora_rank": info.rank,
+        "last_request_time": _time(saved[-1].time if saved else time.time()),
+        "last_checkpoint": newest.get("weights"),
+        "last_sampler_checkpoint": newest.get("sampler_weights"),
+        "user_metadata": info.notes,
+    }
+
+
+def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+    id = checkpoint.id
+    return {
+        "checkpoint_id": f"{id.kind}/{id.name}",
+        "checkpoint_type": _TYPES[id.kind],
+        "time": _time(checkpoint.time),
+        "tinker_path": id.path,
+        "size_bytes": checkpoint.size,
+        "expires_at": _time(checkpoint.expires) if math.isfinite(checkpoint.expires) else None,
+    }
+
+
+def _time(moment: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))

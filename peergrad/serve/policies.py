@@ -15,12 +15,10 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field
 from peergrad.engines.local.engine import Local
 from peergrad.engines.local.model.lora import LoraRules
-from peergrad.serve.checkpoints import CheckpointId, CheckpointStore, ModelInfo
-from peergrad.serve.futures import Futures
-from peergrad.serve.requests import adam_rules, checkpoint_id, checkpoint_name, model_info, ttl_seconds
-from peergrad.serve.results import BusyError, NotFoundError, Result, gradient_result
+from peergrad.serve.checkpoints import CheckpointStore, ModelInfo
+from peergrad.serve.requests import adam_rules, model_info, training_batch
+from peergrad.serve.results import BusyError, Futures, NotFoundError, Result, gradient_result
 from peergrad.serve.sessions import Session, Sessions
-from peergrad.serve.training_data import training_batch
 
 ALPHA = 32.0
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "c_attn", "query_key_value", "dense"}
@@ -111,14 +109,11 @@ class Policies:
 
     async def save(self, policy: Policy, request: Field) -> Result:
         """Save a checkpoint to resume from."""
-        id = CheckpointId(policy.id, "weights", checkpoint_name(request["path"]))
-        overwrite, ttl = request.get("overwrite", False).flag(), ttl_seconds(request)
-        path = await self._store.save(id, policy.info, policy.engine.save, overwrite=overwrite, ttl=ttl)
-        return Result.json(path=path, type="save_weights")
+        return Result.json(path=await self._store.save(policy, "weights", request), type="save_weights")
 
     async def load(self, policy: Policy, request: Field) -> Result:
         """Load a checkpoint into a policy."""
-        folder, info = await self._checkpoint(request["path"])
+        _, folder, info = await self._store.lookup(request["path"])
         if info != policy.info:
             request["path"].wrong(f"is of {info}, this model is {policy.info}; create one like it")
         await policy.load(folder, request["optimizer"].flag())
@@ -126,12 +121,9 @@ class Policies:
 
     async def checkpoint_info(self, request: Field) -> Result:
         """The model that a checkpoint is of."""
-        _, info = await self._checkpoint(request["tinker_path"])
+        _, _, info = await self._store.lookup(request["tinker_path"])
         parts = {"train_mlp": info.train_mlp, "train_attn": info.train_attn, "train_unembed": False}
         return Result.json(base_model=info.base_model, is_lora=True, lora_rank=info.rank, **parts)
-
-    async def _checkpoint(self, path: Field) -> tuple[Path, ModelInfo]:
-        return await asyncio.to_thread(self._store.find, checkpoint_id(path))
 
 
 class Policy:
@@ -207,8 +199,7 @@ class Policy:
             raise
 
     def _forward_backward(self, request: pb.ForwardBackwardRequest) -> Result:
-        batch = training_batch(request, self.engine.decoder.shape)
-        gradient = self.engine.gradient(batch.data, batch.loss, batch.bounds)
+        gradient = self.engine.gradient(*training_batch(request, self.engine.decoder.shape))
         if not request.forward_only:
             if self._gradient is None:
                 self._gradient = gradient.by_name

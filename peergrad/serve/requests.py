@@ -1,29 +1,40 @@
-"""JSON requests, parsed and checked: a client may send anything."""
+"""Requests, parsed and checked: JSON, and protobuf messages with training data. A client may send anything."""
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
+from tinker.proto import tinker_public_pb2 as pb
 
-from peergrad.debate.fields import Field
+from peergrad.debate.errors import UserError
+from peergrad.debate.fields import Field, nearest
 from peergrad.debate.types import Ids
 from peergrad.engines.local.engine import AdamRules
 from peergrad.engines.local.model.decoder import Shape
 from peergrad.engines.local.sample.sampler import CompletionRequest
-from peergrad.serve.checkpoints import CheckpointId, ModelInfo
+from peergrad.learn.datums import Datum
+from peergrad.learn.losses import RATIO_BOUNDS, Bounds, LossName
+from peergrad.serve.checkpoints import ModelInfo
 from peergrad.serve.results import NotFoundError
 
 MAX_SAMPLES = 1024
 _MAX_STOPS = 64
 _MAX_NOTES = 16_384  # characters
-_MAX_TTL_S = 10 * 366 * 24 * 3600  # ten years
-_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
-_PATH = re.compile(rf"tinker://({_NAME})/(weights|sampler_weights)/({_NAME})")
 _ADAM = {"learning_rate": 1e-4, "beta1": 0.9, "beta2": 0.95, "eps": 1e-12, "weight_decay": 0.0, "grad_clip_norm": 0.0}
+# What each loss takes besides its targets.
+_INPUTS: dict[LossName, tuple[str, ...]] = {
+    "cross_entropy": ("weights",),
+    "importance_sampling": ("logprobs", "advantages"),
+    "ppo": ("logprobs", "advantages"),
+    "cispo": ("logprobs", "advantages"),
+}
+_THRESHOLDS = ("clip_low_threshold", "clip_high_threshold")
+_DTYPES = {pb.DTYPE_FLOAT32: np.dtype("<f4"), pb.DTYPE_INT64: np.dtype("<i8"), pb.DTYPE_INT32: np.dtype("<i4")}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,21 +48,6 @@ class SampleRequest:
     number: int
     samples: list[CompletionRequest]
     prompt_logprobs: int | None
-
-
-def checkpoint_name(field: Field) -> str:
-    """A name that can be a folder's."""
-    if not re.fullmatch(_NAME, field.text()):
-        field.wrong(f"{field.shown} is no name; give at most 128 letters, digits, '_', '-' and '.', a letter or digit first")
-    return field.text()
-
-
-def checkpoint_id(field: Field) -> CheckpointId:
-    """The checkpoint that a path names."""
-    match = _PATH.fullmatch(field.text())
-    if not match:
-        field.wrong(f"{field.shown} is no checkpoint; give tinker://MODEL/weights/NAME")
-    return CheckpointId(*match.groups())
 
 
 def check_base_model(base: Field, model: str) -> None:
@@ -80,12 +76,6 @@ def _notes(request: Field) -> dict[str, str]:
     if len(json.dumps(notes)) > _MAX_NOTES:
         metadata.wrong(f"is too long; give at most {_MAX_NOTES} characters")
     return notes
-
-
-def ttl_seconds(request: Field) -> int | None:
-    """The time to live of a checkpoint; None: for ever."""
-    ttl = request.get("ttl_seconds", None)
-    return None if ttl.value is None else ttl.whole(1, _MAX_TTL_S)
 
 
 def adam_rules(request: Field) -> AdamRules:
@@ -153,3 +143,94 @@ def _stops(stop: Field, end_tokens: frozenset[int], vocabulary: int) -> tuple[tu
         if not 1 <= len(text.text()) <= 1000:
             text.wrong("must have 1 to 1000 characters")
     return tuple(text.text().encode("utf-8", "replace").decode() for text in texts), end_tokens
+
+
+def parse_forward_backward(body: bytes) -> pb.ForwardBackwardRequest:
+    """The message in a request's body; its content is not checked yet."""
+    try:
+        return pb.ForwardBackwardRequest.FromString(body)
+    except DecodeError as error:
+        raise UserError(f"the request is no ForwardBackwardRequest ({error})") from None
+
+
+def training_batch(request: pb.ForwardBackwardRequest, shape: Shape) -> tuple[list[Datum], LossName, Bounds | None]:
+    """The data of a request, the loss to compute on it, and the bounds of its ratios for losses that clip them."""
+    loss: LossName | None = next((known for known in _INPUTS if known == request.loss_fn), None)
+    if loss is None:
+        raise UserError(f"loss_fn: {request.loss_fn!r} is not known here; {nearest(request.loss_fn, tuple(_INPUTS))}")
+    if not request.data:
+        raise UserError("data: is empty")
+    data = [_datum(datum, f"data[{i}]", loss, shape, request.forward_only) for i, datum in enumerate(request.data)]
+    return data, loss, _bounds(request, loss)
+
+
+def _bounds(request: pb.ForwardBackwardRequest, loss: LossName) -> Bounds | None:
+    defaults = RATIO_BOUNDS.get(loss)
+    config = {key: math.nan if value.HasField("text") else value.number for key, value in request.loss_fn_config_v2.items()}
+    config = config or dict(request.loss_fn_config)
+    for unknown in set(config) - set(_THRESHOLDS if defaults else ()):
+        raise UserError(f"loss_fn_config, {unknown}: {loss} takes no such setting here")
+    if defaults is None:
+        return None
+    low, high = (config.get(key, value) for key, value in zip(_THRESHOLDS, defaults, strict=True))
+    if not 0 <= low <= high < math.inf:
+        raise UserError(f"loss_fn_config: ratios from {low} to {high} are not possible; give numbers, 0 <= low <= high")
+    return low, high
+
+
+def _datum(message: pb.Datum, where: str, loss: LossName, shape: Shape, forward_only: bool) -> Datum:
+    parts: list[np.ndarray] = []
+    for chunk in message.model_input:
+        if not chunk.HasField("encoded_text"):
+            raise UserError(f"{where}.model_input: this server reads text alone; send chunks of encoded_text")
+        parts.append(_numbers(chunk.encoded_text.tokens, np.dtype("<i4"), f"{where}.model_input"))
+    inputs_T = np.concatenate(parts) if parts else np.zeros(0, np.int32)
+    size, inputs = len(inputs_T), message.loss_fn_inputs
+    if not 1 <= size <= shape.context:
+        raise UserError(f"{where}.model_input: has {size} tokens; give 1 to {shape.context}, the context")
+    for unknown in set(inputs) - {"target_tokens", *_INPUTS[loss]}:
+        raise UserError(f"{where}.loss_fn_inputs.{unknown}: {loss} takes no such input")
+    targets_T = _tensor(inputs, "target_tokens", size, where).astype(np.int64)
+    for name, ids_T in (("model_input", inputs_T), ("target_tokens", targets_T)):
+        if ids_T.min() < 0 or ids_T.max() >= shape.vocabulary:
+            raise UserError(f"{where}.{name}: has a token outside of 0 to {shape.vocabulary - 1}")
+    columns = {key: _tensor(inputs, key, size, where).astype(np.float32) for key in _INPUTS[loss]}
+    zeros_T = np.zeros(size, np.float32)
+    logprobs_T, advantages_T = columns.get("logprobs", zeros_T), columns.get("advantages", columns.get("weights", zeros_T))
+    # Tokens without an advantage are not computed, unless the log-probabilities are all that is asked for.
+    mask_T = np.full(size, forward_only) | (advantages_T != 0) | (logprobs_T != 0)
+    return Datum(
+        debate="",
+        agent=0,
+        turns=(),
+        inputs_T=inputs_T.astype(np.int32),
+        targets_T=targets_T.astype(np.int32),
+        logprobs_T=logprobs_T,
+        advantages_T=advantages_T,
+        mask_T=mask_T.astype(np.float32),
+        temperatures_T=np.ones(size, np.float32),
+    )
+
+
+def _tensor(inputs: Any, key: str, size: int, where: str) -> np.ndarray:
+    where = f"{where}.loss_fn_inputs.{key}"
+    if key not in inputs:
+        raise UserError(f"{where}: is missing")
+    message = inputs[key]
+    if message.HasField("sparse_csr") or message.dtype not in _DTYPES:
+        raise UserError(f"{where}: must be dense, of float32 or int64")
+    array = _numbers(message.dense, _DTYPES[message.dtype], where)
+    shape = list(message.shape)
+    if len(array) != size or shape not in ([], [size]):
+        raise UserError(f"{where}: has {len(array)} entries of shape {shape}; give one per token, {size}")
+    if not np.isfinite(array).all():
+        raise UserError(f"{where}: has an entry that is not finite")
+    if key == "target_tokens" and array.dtype.kind != "i":
+        raise UserError(f"{where}: must be of int64")
+    return array
+
+
+def _numbers(raw: bytes, dtype: np.dtype[Any], where: str) -> np.ndarray:
+    if len(raw) % dtype.itemsize:
+        raise UserError(f"{where}: its {len(raw)} bytes are no whole numbers of {dtype.itemsize} bytes")
+    return np.frombuffer(raw, dtype)

@@ -14,17 +14,9 @@ from peergrad.engines.local.engine import Local
 from peergrad.engines.local.sample.sampler import LocalSampler
 from peergrad.serve.batching import RequestBatcher
 from peergrad.serve.checkpoints import CheckpointId, CheckpointStore
-from peergrad.serve.futures import Futures
 from peergrad.serve.policies import Policy
-from peergrad.serve.requests import (
-    SampleRequest,
-    check_base_model,
-    checkpoint_id,
-    checkpoint_name,
-    sample_request,
-    ttl_seconds,
-)
-from peergrad.serve.results import BusyError, NotFoundError, Result, sample_result
+from peergrad.serve.requests import SampleRequest, check_base_model, sample_request
+from peergrad.serve.results import BusyError, Futures, NotFoundError, Result, sample_result
 from peergrad.serve.sessions import Session, Sessions
 
 _MAX_PENDING = 4096
@@ -61,9 +53,7 @@ class Samplers:
         """Save a policy's weights to sample with: as a checkpoint if named, else in memory until its session ends."""
         kind, path = "save_weights_for_sampler", request.get("path", None)
         if path.value is not None:
-            checkpoint = CheckpointId(policy.id, "sampler_weights", checkpoint_name(path))
-            saved = await self._store.save(checkpoint, policy.info, policy.engine.save, ttl=ttl_seconds(request))
-            return Result.json(path=saved, type=kind)
+            return Result.json(path=await self._store.save(policy, "sampler_weights", request), type=kind)
         id = f"{policy.id}-live-{request['seq_id'].value}"
         weights = Weights(sampler=await policy.engine.sampler(), last_used=time.monotonic())
         self._sessions.find(policy.id).samplers[id] = weights  # unless it has ended meanwhile
@@ -78,10 +68,9 @@ class Samplers:
             check_base_model(request["base_model"], self._model)
             session.samplers[id] = self._base
             return Result.json(sampling_session_id=id)
-        checkpoint = checkpoint_id(path)
+        checkpoint, _, _ = await self._store.lookup(path)  # one in memory may have expired
         if checkpoint.kind != "sampler_weights":
             path.wrong("is for training; save it with save_weights_for_sampler to sample with it")
-        await asyncio.to_thread(self._store.find, checkpoint)  # one in memory may have expired
         weights = self._by_path.setdefault(checkpoint.path, Weights(checkpoint))
         await self._load(weights, id)
         self._sessions.find(session.id).samplers[id] = weights  # unless it has ended meanwhile

@@ -9,8 +9,7 @@ import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from peergrad.serve.futures import Futures
-from peergrad.serve.results import BusyError, NotFoundError
+from peergrad.serve.results import BusyError, Futures, NotFoundError
 
 if TYPE_CHECKING:
     from peergrad.serve.policies import Policy

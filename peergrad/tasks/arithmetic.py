@@ -8,59 +8,39 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from peergrad.debate.contract import FULL
 from peergrad.debate.errors import UserError
 from peergrad.debate.style import BOXED, last_boxed
 from peergrad.debate.types import Ask, Debate, Question
-from peergrad.tasks.base import UNANSWERED, Grade
+from peergrad.tasks.base import UNANSWERED, Grade, Questions
 from peergrad.tasks.numbers import as_number
 
 LEVELS = 5
 _WHOLE = re.compile(r"(?<![\w.])-?\d++(?!\.?\d)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Arithmetic:
+def arithmetic(level: int = 1, count: int = 1000, seed: int = 0, split: Literal["train", "eval"] = "train") -> Questions:
     """``count`` sums of one level. The two splits never share a sum."""
+    if not 1 <= level <= LEVELS:
+        raise UserError(f"level: {level} is not possible; give a whole number from 1 to {LEVELS}")
+    questions: list[Question] = []
+    for index in range(count):
+        rng = random.Random(f"{seed} {level} {split} {index}")
+        text, answer = _sum(rng, level)
+        # A fifth of all sums, the same ones whatever the seed, is kept for evaluation.
+        while (random.Random(text).random() < 0.2) != (split == "eval"):
+            text, answer = _sum(rng, level)
+        questions.append(Question(f"{split}-{index}", f"What is {text}?", str(answer), BOXED, "arithmetic"))
+    return Questions("arithmetic", questions, grade_sum)
 
-    level: int = 1
-    count: int = 1000
-    seed: int = 0
-    split: Literal["train", "eval"] = "train"
 
-    name = "arithmetic"
-    known = True
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.level <= LEVELS:
-            raise UserError(f"level: {self.level} is not possible; give a whole number from 1 to {LEVELS}")
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int, /) -> Question:
-        if not 0 <= index < self.count:
-            raise IndexError(index)
-        rng = random.Random(f"{self.seed} {self.level} {self.split} {index}")
-        while True:
-            text, answer = _sum(rng, self.level)
-            # A fifth of all sums, the same ones whatever the seed, is kept for evaluation.
-            held_out = random.Random(text).random() < 0.2
-            if held_out == (self.split == "eval"):
-                return Question(f"{self.split}-{index}", f"What is {text}?", str(answer), BOXED, self.name)
-
-    def grade(self, question: Question, solution: str) -> Grade:
-        """By what is boxed; without a box, by the last whole number there is."""
-        answer = last_boxed(solution)
-        if answer is None:
-            answer = (_WHOLE.findall(solution) or [""])[-1]
-        number = as_number(answer)
-        if number is None:
-            return UNANSWERED
-        return Grade(correct=str(number) == question.answer, answer=str(number))
+def grade_sum(question: Question, solution: str) -> Grade:
+    """By what is boxed; without a box, by the last whole number there is."""
+    answer = last_boxed(solution)
+    number = as_number(answer if answer is not None else (_WHOLE.findall(solution) or [""])[-1])
+    return UNANSWERED if number is None else Grade(correct=str(number) == question.answer, answer=str(number))
 
 
 def teacher(seed: int) -> Callable[[Debate, Ask], str]:

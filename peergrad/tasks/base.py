@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from peergrad.debate.types import Question
 
+BUILT_IN = ("arithmetic",)
 _AT_ONCE = 4  # as many as there are processes that compare expressions
 
 
@@ -42,7 +43,7 @@ TIMED_OUT = Grade(correct=False, answer=None, timed_out=True)
 
 
 class Task(typing.Protocol):
-    """A set of questions, and the truth about them where there is one (``known``)."""
+    """Questions, and the truth about them where there is one (``known``). Somebody's own need have no more than this."""
 
     @property
     def name(self) -> str: ...
@@ -54,10 +55,30 @@ class Task(typing.Protocol):
 
     def __getitem__(self, index: int, /) -> Question: ...
 
-    def grade(self, question: Question, solution: str) -> Grade: ...
+    def grade(self, question: Question, solution: str, /) -> Grade: ...
 
 
 Grader = Callable[[Question, str], Grade]
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """A list of questions and who grades them. ``skipped`` says of each row of a file that was left out why."""
+
+    name: str
+    questions: Sequence[Question]
+    grade: Grader
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def known(self) -> bool:
+        return any(question.known for question in self.questions)
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    def __getitem__(self, index: int, /) -> Question:
+        return self.questions[index]
 
 
 def grade_all(grade: Grader, pairs: Sequence[tuple[Question, str]]) -> list[Grade]:

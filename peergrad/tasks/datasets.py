@@ -11,8 +11,9 @@ from typing import Any
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import Field, nearest
 from peergrad.debate.style import BOXED, OPEN, Style, last_boxed
-from peergrad.tasks.rows import Row
 
+Row = tuple[int, Field | UserError]
+"""A row's number, from 1, and what is in it, or why it can't be read."""
 Read = Callable[[Field], tuple[str, str | None]]
 """From a row to the question and the answer."""
 

@@ -1,51 +1,28 @@
-"""Questions as a list, made from the rows of a file or of the hub."""
+"""Questions of a person's file (JSON lines, a JSON list or CSV, each also packed with gzip), and questions as typed."""
 
 from __future__ import annotations
 
+import csv
+import gzip
 import hashlib
+import io
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field
-from peergrad.debate.style import BOXED, OPEN
+from peergrad.debate.style import BOXED, OPEN, Style
 from peergrad.debate.types import Question
-from peergrad.tasks.arithmetic import Arithmetic
-from peergrad.tasks.base import Grade, Grader
-from peergrad.tasks.datasets import Read, plain
+from peergrad.tasks.base import BUILT_IN, Questions
+from peergrad.tasks.datasets import Read, Row, plain
 from peergrad.tasks.grading import grade, installed, needs_math
-from peergrad.tasks.rows import Row, rows, stem
 
-
-@dataclass(frozen=True, slots=True)
-class Questions:
-    """A list of questions and who grades them: what is in the last box is compared as a number, as words, or as mathematics,
-    unless there is another ``grader``.
-
-    ``skipped`` says of each row that was left out why it can't be used.
-    """
-
-    name: str
-    questions: Sequence[Question]
-    skipped: tuple[str, ...] = ()
-    grader: Grader = grade
-
-    @property
-    def known(self) -> bool:
-        """Whether there is truth to grade by."""
-        return any(question.known for question in self.questions)
-
-    def __len__(self) -> int:
-        return len(self.questions)
-
-    def __getitem__(self, index: int, /) -> Question:
-        return self.questions[index]
-
-    def grade(self, question: Question, solution: str) -> Grade:
-        """A grade for a solution."""
-        return self.grader(question, solution)
+KINDS = ".jsonl, .json or .csv file, or one of them with .gz on its end"
 
 
 def read_questions(
@@ -56,7 +33,7 @@ def read_questions(
     Example: ``read_questions(Path("mine.csv"), answer_field="gold")``
     """
     label = stem(path)
-    name = path.name if label == Arithmetic.name else label  # its questions must not be taken for the built-in ones
+    name = path.name if label in BUILT_IN else label  # its questions must not be taken for the built-in ones
     return questions_of(rows(path), plain(question_field, answer_field), name, label, str(path), skip_bad)
 
 
@@ -65,14 +42,13 @@ def questions_of(numbered: Iterable[Row], read: Read, name: str, label: str, ori
 
     Rows with ids of their own keep them if every row has one and no two are the same.
     """
-    used: list[tuple[int, object, str, str | None]] = []
+    used: list[tuple[int, Any, str, str | None]] = []
     skipped: list[str] = []
     for number, row in numbered:
         try:
             if isinstance(row, UserError):
                 raise row
-            question, answer = read(row)
-            used.append((number, row.get("id", None).value, question, answer))
+            used.append((number, row.get("id", None).value, *read(row)))
         except UserError as error:
             if not skip_bad:
                 raise
@@ -81,31 +57,132 @@ def questions_of(numbered: Iterable[Row], read: Read, name: str, label: str, ori
         raise UserError(f"task: none of the {len(skipped)} rows of {origin} can be used; the first: {skipped[0]}")
     if not used:
         raise UserError(f"task: {origin} has no questions")
-    _check_math([answer for *_, answer in used if answer is not None], origin)
+    answers = () if installed() else (answer for *_, answer in used if answer is not None)
+    if (hard := next(filter(needs_math, answers), None)) is not None:
+        why = f"answers such as {Field(hard, '').shown} can only be compared as mathematics"
+        raise UserError(f"task: {origin}: {why}; pip install 'peergrad[math]'")
     ids = [own for _, own, *_ in used if isinstance(own, str) and own.isprintable() and 0 < len(own) <= 200]
     if len(set(ids)) != len(used):
         ids = [f"{label}-{number}" for number, *_ in used]
-    asked = (
+    questions = (
         Question(id, question, answer, OPEN if answer is None else BOXED, name)
         for id, (*_, question, answer) in zip(ids, used, strict=True)
     )
-    return Questions(name, tuple(asked), tuple(skipped))
+    return Questions(name, tuple(questions), grade, tuple(skipped))
 
 
-def fingerprint(questions: Sequence[Question]) -> str:
-    """A hash of all that is asked and of what it is graded by."""
-    hashed = hashlib.sha256()
-    for question in questions:
-        hashed.update(repr((question.id, question.text, question.answer, question.style.name)).encode())
-        if question.payload is not None:
-            hashed.update(json.dumps(question.payload, default=dict).encode())
-    return hashed.hexdigest()
+def rows(path: Path) -> Iterator[Row]:
+    """Every row of a file. What makes the whole file unreadable is raised."""
+    if not is_kind_of_file(path):
+        raise UserError(f"task: {path} is of no kind that can be read; give a {KINDS}")
+    try:
+        raw = path.read_bytes()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"task: {path} can't be read ({why}); give a {KINDS}") from None
+    if path.suffix.lower() == ".gz":
+        try:
+            raw = gzip.decompress(raw)
+        except (OSError, EOFError, zlib.error) as error:
+            raise UserError(f"task: {path} can't be unpacked ({error}); pack it again with gzip") from None
+    read = {".jsonl": _lines, ".json": _json, ".csv": _csv}[_unpacked(path).suffix.lower()]
+    return read(raw.removeprefix(b"\xef\xbb\xbf"), path)
 
 
-def _check_math(golds: Sequence[str], origin: str) -> None:
-    if not installed():
-        wanting = next((gold for gold in golds if needs_math(gold)), None)
-        if wanting is not None:
-            shown = Field(wanting, "").shown
-            why = f"answers such as {shown} can only be compared as mathematics"
-            raise UserError(f"task: {origin}: {why}; pip install 'peergrad[math]'")
+def is_kind_of_file(path: Path) -> bool:
+    """Whether a name ends as those of files that can be read."""
+    return _unpacked(path).suffix.lower() in (".jsonl", ".json", ".csv")
+
+
+def stem(path: Path) -> str:
+    """A file's name without its kind: ``stem(Path("a/b.jsonl.gz")) == "b"``."""
+    return _unpacked(path).stem
+
+
+def _unpacked(path: Path) -> Path:
+    return path.with_suffix("") if path.suffix.lower() == ".gz" else path
+
+
+def _lines(raw: bytes, path: Path) -> Iterator[Row]:
+    # Bytes are split at line ends alone; text would be at Unicode's line separators too, which may be inside a question.
+    for number, line in enumerate(raw.splitlines(), 1):
+        if line.strip():
+            where = f"{path}, line {number}"
+            try:
+                yield number, Field.parse(_text(line, where), where)
+            except UserError as error:
+                yield number, error
+
+
+def _json(raw: bytes, path: Path) -> Iterator[Row]:
+    """A list of objects; anything else is taken for an object per line."""
+    if not raw.lstrip().startswith(b"["):
+        yield from _lines(raw, path)
+        return
+    text = _text(raw, str(path))
+    try:
+        values: list[Any] = json.loads(text)
+    except json.JSONDecodeError as error:
+        where = f"{path}, line {error.lineno}, column {error.colno}"
+        raise UserError(f"{where}: {error.msg}; the file is torn or not JSON; give a list of objects") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: can't be read as JSON ({error}); give a list of objects") from None
+    for number, value in enumerate(values, 1):
+        row = Field(value, f"{path}, row {number}")
+        wrong = UserError(f"{row.where}: {row.shown} is not an object; each row must be one JSON object")
+        yield number, row if isinstance(value, dict) else wrong
+
+
+def _csv(raw: bytes, path: Path) -> Iterator[Row]:
+    reader, number = csv.DictReader(io.StringIO(_text(raw, str(path)), newline=""), strict=True), 0
+    try:
+        names = list(reader.fieldnames or ())
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise UserError(f"{path}, header: has {twice!r} twice; give every column a name of its own")
+        for number, row in enumerate(reader, 1):
+            where = f"{path}, row {number}"
+            if None in row or None in row.values():
+                why = "has another number of cells than the header; quote cells that hold commas"
+                yield number, UserError(f"{where}: {why}")
+            else:
+                yield number, Field(row, where)
+    except csv.Error as error:
+        raise UserError(f"{path}, row {number + 1}: is not CSV ({error}); close every quote that is opened") from None
+
+
+def _text(raw: bytes, where: str) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where}: not UTF-8 text (byte {error.start}); save the file as UTF-8") from None
+
+
+def typed_questions(texts: Sequence[str], style: Style, origin: str) -> tuple[Question, ...]:
+    """A question of each text that is not blank. It is called by its first words and a hash, so that the same words always
+    mean the same question; one that is asked twice gets a number.
+
+    Example: ``typed_questions(["What is 17 + 25?"], OPEN, "question")[0].id == "what-is-17-25-ec7a5a"``
+    """
+    times: Counter[str] = Counter()
+    questions: list[Question] = []
+    for text in filter(None, (text.strip() for text in texts)):
+        if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
+            raise UserError(f"{origin}: holds bytes that are not text; give plain UTF-8 text")
+        name = name_of(text)
+        times[name] += 1
+        questions.append(Question(name if times[name] == 1 else f"{name}-{times[name]}", text, style=style))
+    if not questions:
+        raise UserError(f"{origin}: is empty; give at least one question")
+    return tuple(questions)
+
+
+def lines_of(raw: bytes, origin: str) -> list[str]:
+    """The lines of a text file."""
+    return re.split(r"\r\n|\r|\n", _text(raw.removeprefix(b"\xef\xbb\xbf"), origin))
+
+
+def name_of(text: str) -> str:
+    """A name for a text, fit for a file: its first words and a hash of all of it."""
+    words = re.findall(r"[a-z0-9]+", text.lower())[:6]
+    return "-".join([*(word[:20] for word in words), hashlib.sha256(text.encode(errors="replace")).hexdigest()[:6]])

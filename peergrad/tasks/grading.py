@@ -10,8 +10,7 @@ import re
 from peergrad.debate.style import last_boxed
 from peergrad.debate.types import Question
 from peergrad.tasks.base import TIMED_OUT, UNANSWERED, Grade
-from peergrad.tasks.latex import flat
-from peergrad.tasks.numbers import as_amount
+from peergrad.tasks.numbers import as_amount, flat
 from peergrad.tasks.pool import Pool
 
 # The longest answer that is looked at as mathematics; longer ones are compared as text.
@@ -73,20 +72,20 @@ def _compared(gold: str, boxed: str) -> Grade:
     name = str(right.value) if right else _text(gold)
     if _text(boxed) == name or flat(boxed) == flat(gold):
         return Grade(True, name)
-    if answer and _is_words(gold):
-        return Grade(False, str(answer.value))
-    if _is_words(gold) or _SIDE_BY_SIDE.fullmatch(flat(boxed)) or not installed():
-        return Grade(False, _text(boxed))
-    if _MOMENT.fullmatch(flat(gold)) or _MOMENT.fullmatch(flat(boxed)):
-        return Grade(False, _text(boxed))
-    if _BASE.search(flat(boxed)) and not _BASE.search(flat(gold)):  # written to another base than ten
-        return Grade(False, _text(boxed))
+    other = str(answer.value) if answer else ""
+    if _is_words(gold) or not _mathematics(flat(gold), flat(boxed)) or not installed():
+        return Grade(False, other if other and _is_words(gold) else _text(boxed))
     compared = POOL.call(gold, boxed)
     if compared is None:
         return TIMED_OUT
-    if compared["equal"]:
-        return Grade(True, name)
-    return Grade(False, str(answer.value) if answer else _short(compared["name"]) or _text(boxed))
+    return Grade(True, name) if compared["equal"] else Grade(False, other or _short(compared["name"]) or _text(boxed))
+
+
+def _mathematics(gold: str, answer: str) -> bool:
+    """Whether a parser of mathematics would make of both what a person means."""
+    moment = _MOMENT.fullmatch(gold) or _MOMENT.fullmatch(answer)
+    other_base = _BASE.search(answer) and not _BASE.search(gold)  # than ten
+    return not (moment or other_base or _SIDE_BY_SIDE.fullmatch(answer))
 
 
 def _is_words(text: str) -> bool:

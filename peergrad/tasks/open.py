@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +16,12 @@ from peergrad.debate.fields import nearest
 from peergrad.debate.imports import imported, where_it_failed
 from peergrad.debate.style import STYLES, Style, own_styles
 from peergrad.debate.types import Question
-from peergrad.tasks.arithmetic import Arithmetic
-from peergrad.tasks.base import Grade, Grader, Task
+from peergrad.tasks.arithmetic import arithmetic, grade_sum
+from peergrad.tasks.base import BUILT_IN, Grade, Grader, Questions, Task
 from peergrad.tasks.datasets import DATASETS, hub_rows
-from peergrad.tasks.files import Questions, questions_of, read_questions
+from peergrad.tasks.files import KINDS, is_kind_of_file, questions_of, read_questions, rows, stem
 from peergrad.tasks.grading import grade
-from peergrad.tasks.rows import KINDS, is_kind_of_file, rows, stem
 
-BUILT_IN = ("arithmetic",)
 _PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _PARTS = ("name", "known", "__len__", "__getitem__", "grade")
 _FIT = "a task has a name, known, len(task), task[index] and grade(question, solution)"
@@ -47,13 +48,15 @@ def open_task(name: str, rules: TaskRules, *, held_out: int = 0, eval_name: str 
     """
     if eval_name and not held_out:
         raise UserError("eval_questions: 0 leaves nothing of eval_task to evaluate on; give at least 1")
-    if not eval_name and name in DATASETS and DATASETS[name].test and held_out:
+    if not eval_name and (name in BUILT_IN or (held_out and name in DATASETS and DATASETS[name].test)):
         eval_name = name
-    if eval_name:
-        return _questions(name, rules, "train"), _first(_questions(eval_name, rules, "test"), held_out, eval_name)
     task = _questions(name, rules, "train")
-    if isinstance(task, Arithmetic):
-        return task, replace(task, count=held_out, seed=0, split="eval")
+    if eval_name:
+        others = _questions(eval_name, rules, "test", held_out)
+        if held_out > len(others):
+            at_most = f"the {len(others)} questions of {eval_name}"
+            raise UserError(f"eval_questions: {held_out} is more than {at_most}; give at most that")
+        return task, replace(others, questions=others.questions[:held_out])
     if held_out >= len(task):
         raise UserError(f"eval_questions: {held_out} of the {len(task)} questions of {name} leave none to train on")
     cut = len(task) - held_out
@@ -77,7 +80,17 @@ def gradable(question: Question) -> bool:
 
 def regrade(question: Question, solution: str) -> Grade:
     """A grade for a solution to a saved question, by the dataset that it names; the dataset's file is not needed."""
-    return (Arithmetic().grade if question.dataset in BUILT_IN else grade)(question, solution)
+    return (grade_sum if question.dataset in BUILT_IN else grade)(question, solution)
+
+
+def fingerprint(questions: Sequence[Question]) -> str:
+    """A hash of all that is asked and of what it is graded by."""
+    hashed = hashlib.sha256()
+    for question in questions:
+        hashed.update(repr((question.id, question.text, question.answer, question.style.name)).encode())
+        if question.payload is not None:
+            hashed.update(json.dumps(question.payload, default=dict).encode())
+    return hashed.hexdigest()
 
 
 def left_out(task: Task) -> str:
@@ -87,18 +100,13 @@ def left_out(task: Task) -> str:
     return f"left out {rows} of {task.name}; the first: {skipped[0]}" if skipped else ""
 
 
-def _first(task: Arithmetic | Questions, count: int, name: str) -> Task:
-    if isinstance(task, Arithmetic):
-        return replace(task, count=count)
-    if count > len(task):
-        raise UserError(f"eval_questions: {count} is more than the {len(task)} questions of {name}; give at most that")
-    return replace(task, questions=task.questions[:count])
-
-
-def _questions(name: str, rules: TaskRules, part: str) -> Arithmetic | Questions:
+def _questions(name: str, rules: TaskRules, part: str, at_least: int = 0) -> Questions:
     """All questions of a built-in task, a known dataset (its split for ``part``, or its file), an own task, or any file."""
     if name in BUILT_IN:
-        return Arithmetic(rules.level, seed=rules.seed) if part == "train" else Arithmetic(rules.level, split="eval")
+        train = part == "train"
+        return (
+            arithmetic(rules.level, seed=rules.seed) if train else arithmetic(rules.level, max(1000, at_least), split="eval")
+        )
     if name in DATASETS:
         dataset = DATASETS[name]
         split = dataset.train if part == "train" or not dataset.test else dataset.test
@@ -144,7 +152,7 @@ def _own_task(path: str) -> Questions:
     # By this name they are known to be graded by nobody but this task.
     named = tuple(replace(question, dataset=path) for question in questions)
     own_styles.update({question.style.name: question.style for question in named if question.style.name not in STYLES})
-    return Questions(name, named, grader=_checked(task, where))
+    return Questions(name, named, _checked(task, where))
 
 
 def _check_questions(questions: tuple[Any, ...], known: object, where: str) -> None:

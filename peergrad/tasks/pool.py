@@ -40,38 +40,30 @@ class Pool:
     def __init__(self, function: str, *, deadline_s: float = 5.0, memory: int = 2 << 30, workers: int = 4) -> None:
         self._settings = function, deadline_s, memory
         self._free = threading.BoundedSemaphore(workers)
-        self._idle: list[_Worker] = []
-        self._lock = threading.Lock()
+        self._idle: list[_Worker] = []  # threads add to it and take from it without a lock: each is one operation
         atexit.register(self.close)
 
     def call(self, *arguments: Any) -> Any:
         """The function's result; ``None`` if it has none in time, takes too much memory, raises, or ends its process."""
         for _ in range(2):  # a worker that is lost was most likely ended by the system, or by somebody
-            with contextlib.suppress(_LostError), self._worker() as worker:
-                return worker.call(arguments)
+            with self._free, contextlib.suppress(_LostError):
+                worker = next(filter(lambda worker: worker.alive, self._taken()), None) or _Worker(*self._settings)
+                try:
+                    return worker.call(arguments)
+                finally:
+                    if worker.alive:
+                        self._idle.append(worker)
         return None
 
     def close(self) -> None:
         """End the processes that wait for work. The pool can be used again."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for worker in idle:
+        for worker in self._taken():
             worker.kill()
 
-    @contextlib.contextmanager
-    def _worker(self) -> Iterator[_Worker]:
-        with self._free:
-            with self._lock:
-                worker = self._idle.pop() if self._idle else None
-            worker = worker if worker and worker.alive else _Worker(*self._settings)
-            try:
-                yield worker
-            except BaseException:
-                worker.kill()
-                raise
-            if worker.alive:
-                with self._lock:
-                    self._idle.append(worker)
+    def _taken(self) -> Iterator[_Worker]:
+        with contextlib.suppress(IndexError):
+            while True:
+                yield self._idle.pop()
 
 
 class _LostError(Exception):
@@ -113,15 +105,18 @@ class _Worker:
         return self._process.poll() is None
 
     def call(self, arguments: tuple[Any, ...]) -> Any:
-        until, secret = time.monotonic() + self._deadline_s + _MARGIN_S, secrets.token_hex()
-        self._send([secret, arguments])
+        secret, answer = secrets.token_hex(), None
         try:
-            answer = self._line(until)
+            self._send([secret, arguments])
+            answer = self._line(time.monotonic() + self._deadline_s + _MARGIN_S)
         except ValueError:  # no JSON: not of the worker
-            answer = None
-        if not isinstance(answer, dict) or answer.get("call") != secret:  # late, or forged by what was called
-            self.kill()
-            return None
+            pass
+        finally:
+            if (
+                not isinstance(answer, dict) or answer.get("call") != secret
+            ):  # late, interrupted, or forged by what was called
+                self.kill()
+                answer = {"result": None}
         return answer["result"]
 
     def kill(self) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 
 _LARGEST = 1 << 20  # of the bytes of a result
 _MARGIN_S = 0.5  # a child has an alarm; one that has turned it off is killed after this
-_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG, of Linux
+_DIES_WITH_PARENT, _ADOPTS_ORPHANS = 1, 36  # PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER, of Linux
 
 
 def main() -> None:
@@ -34,6 +34,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends a process, whatever it is doing
+    _prctl(_ADOPTS_ORPHANS, 1)
     out = os.dup(1)
     os.dup2(2, 1)  # what a library prints is no result
     logging.disable()
@@ -61,11 +62,7 @@ def main() -> None:
         os.close(writing)
         result = _last_line(reading, time.monotonic() + deadline_s + _MARGIN_S)
         os.close(reading)
-        with contextlib.suppress(OSError):
-            os.killpg(child, signal.SIGKILL)  # and what it has started
-        with contextlib.suppress(OSError):
-            os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        _end(child)
         # The owner's secret of this call: a line that a program slipped into the owner's pipe does not have it.
         _say(out, {"call": json.loads(line)[0], "result": result})
 
@@ -76,13 +73,31 @@ def _limit(deadline_s: float, memory: int) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     signal.setitimer(signal.ITIMER_REAL, deadline_s)
     seconds = math.ceil(deadline_s) + 1
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
+    _prctl(_DIES_WITH_PARENT, signal.SIGKILL)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     with contextlib.suppress(ValueError, OSError), open("/proc/self/statm") as pages:
         most = int(pages.read().split()[0]) * resource.getpagesize() + memory
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _end(child: int) -> None:
+    """End a child and all that it has started: its group, then what left the group, which this process adopts."""
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(OSError):
+            kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with contextlib.suppress(OSError):  # none is left, or the system does not list them
+        while True:
+            with open(f"/proc/self/task/{os.getpid()}/children") as children:
+                for orphan in children.read().split():
+                    os.kill(int(orphan), signal.SIGKILL)
+            os.waitpid(-1, 0)
+
+
+def _prctl(option: int, value: int) -> None:
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(option, value)
 
 
 def _call(function: Callable[..., Any], arguments: list[Any], out: int) -> None:

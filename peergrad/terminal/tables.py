@@ -95,9 +95,10 @@ def _accuracy(result: Mapping[str, Any]) -> Table:
 
 def _shares(result: Mapping[str, Any]) -> Table:
     shares = result["shares"]
-    biases = [name for name in shares if name.startswith(("bias/seat", "bias/persona"))]
+    names = sorted(shares, key=lambda name: (name.rpartition("/")[0], len(name), name))  # seat 10 after seat 2
+    biases = [name for name in names if name.startswith(("bias/seat", "bias/persona"))]
     titles = {name: title for name, title in _SHARES.items() if name in shares}
-    titles |= {name: "votes won by " + name.removeprefix("bias/").replace("/", " ") for name in sorted(biases, key=_natural)}
+    titles |= {name: "votes won by " + name.removeprefix("bias/").replace("/", " ") for name in biases}
     rows = [[title, *_interval(shares[name]), f"{shares[name][3]:,.0f}"] for name, title in titles.items()]
     return _table(["in the debates", "share", "95 %", "of"], rows, gap=2, box=None)
 
@@ -224,12 +225,6 @@ def _title(name: str) -> str:
 
 def _place(name: str) -> tuple[int, str]:
     return next((place for place, start in enumerate(_ORDER) if name.startswith(start)), len(_ORDER)), name
-
-
-def _natural(name: str) -> tuple[str, int]:
-    """Seat 10 after seat 2."""
-    words, _, last = name.rpartition("/")
-    return (words, int(last)) if last.isdecimal() else (name, 0)
 
 
 def _interval(interval: Sequence[float]) -> tuple[str, str]:

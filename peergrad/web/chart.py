@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from peergrad.measure.history import BINS, AlarmSpan, Chart, Points, RunHistory, alarm_spans, all_shown, points
 from peergrad.web.markup import Safe, clip, tag
@@ -12,13 +13,8 @@ from peergrad.web.markup import Safe, clip, tag
 _STYLES = 6  # lines that can be told apart: each has a colour, a dash pattern and a shape of its own
 _WIDTH, _HEIGHT = 420, 244
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 408, 36, 202
-_REWARDS = (
-    "What votes award (gen, or the score per agent) has a mean that is constant by construction: a vote for one agent is a "
-    "vote against another, however good or bad the debates become. It can't show progress. Read here how it is spread over "
-    "seats, and what judging and form earn."
-)
 _MARKED = 40  # up to so many points each has a mark that says its value
-_NO_MORE_THAN = 40  # alarm marks; more can't be told apart
+_MOST_ALARMS = 40  # marks; more can't be told apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +48,10 @@ class _Frame:
 
 def curves(history: RunHistory) -> Safe:
     """All curves, in groups; what was not measured is left out."""
-    alarms = alarm_spans(history.train)
     groups: dict[str, list[Safe]] = {}
     for index, (chart, lines) in enumerate(_charts(history).items(), 1):
-        on_steps = chart.axis == "step"
-        figure = _figure(chart, lines, f"chart-{index}", history.span if on_steps else None, alarms if on_steps else ())
-        if figure:
-            groups.setdefault(chart.group, []).append(figure)
-    parts = [
-        tag(
-            "section",
-            tag("h2", group),
-            tag("p", _REWARDS, class_="about") if group == "Rewards" else None,
-            tag("div", figures, class_="charts"),
-        )
-        for group, figures in groups.items()
-    ]
+        groups.setdefault(chart.group, []).append(_figure(chart, lines, f"chart-{index}", history))
+    parts = [tag("section", tag("h2", group), tag("div", figures, class_="charts")) for group, figures in groups.items()]
     if len(history.train) > BINS:
         each = f"Each point stands for about {len(history.train) / BINS:.0f} of {len(history.train):,} steps: their mean."
         parts.insert(0, tag("p", each, class_="about binned"))
@@ -86,7 +70,8 @@ def _charts(history: RunHistory) -> dict[Chart, list[_Line]]:
             label, title = (_filled(text, stars) for text in (shown.label, shown.chart.title))
             several = len(named) > 1 and "{" not in shown.label
             line = _Line(f"{label}: {stars[0]}" if several else label, points(history, shown.phase, name))
-            charts.setdefault(replace(shown.chart, title=title), []).append(line)
+            if line.known:
+                charts.setdefault(replace(shown.chart, title=title), []).append(line)
     return charts
 
 
@@ -97,16 +82,13 @@ def _filled(template: str, stars: tuple[str, ...]) -> str:
     return template
 
 
-def _figure(
-    chart: Chart, lines: Sequence[_Line], id: str, span: tuple[float, float] | None, alarms: Sequence[AlarmSpan]
-) -> Safe | None:
-    """The chart as a figure with its legend; ``None`` if nothing in it was measured."""
-    drawn = [line for line in lines if line.known][:_STYLES]
-    if not drawn:
-        return None
-    xs = [x for line in drawn for x, _ in line.known]
-    ys = [y for line in drawn for _, y in line.known] + ([] if chart.chance is None else [chart.chance])
-    frame = _Frame(*_apart(*(span or (min(xs), max(xs)))), *_range([0.0, *ys] if chart.from_zero else ys, chart.share))
+def _figure(chart: Chart, lines: Sequence[_Line], id: str, history: RunHistory) -> Safe:
+    """The chart as a figure with its legend."""
+    drawn, on_steps = lines[:_STYLES], chart.axis == "step"
+    xs, ys = zip(*(point for line in drawn for point in line.known), strict=True)
+    x0, x1 = _apart(*(history.span if on_steps else (min(xs), max(xs))))
+    frame = _Frame(x0, x1, *_range(ys, chart.share))
+    alarms = alarm_spans(history.train) if on_steps else []
     picture = tag(
         "svg",
         tag("title", chart.title, id=f"{id}-title"),
@@ -120,15 +102,13 @@ def _figure(
         aria_labelledby=f"{id}-title {id}-desc",
     )
     legend = [
-        tag("li", _swatch(index), f" {clip(line.label, 60)[0]} ", tag("b", _shown(line.known[-1][1], chart.share)))
+        tag("li", _swatch(index), f" {clip(line.label, 60)[0]} ", tag("b", _number(line.known[-1][1], chart.share)))
         for index, line in enumerate(drawn)
     ]
-    named = [
-        tag("span", tag("span", letter, class_="alarm-letter"), f" {name}", class_="named")
-        for letter, name in _letters(alarms).items()
-    ]
-    legend += [tag("li", "alarms: ", named)] if named else []
-    left_out = len([line for line in lines if line.known]) - len(drawn)
+    if alarms:
+        letters = [(tag("span", letter, class_="alarm-letter"), f" {name}") for letter, name in _letters(alarms).items()]
+        legend.append(tag("li", "alarms: ", [tag("span", named, class_="named") for named in letters]))
+    left_out = len(lines) - len(drawn)
     return tag(
         "figure",
         tag("h3", clip(chart.title, 80)[0]),
@@ -159,24 +139,14 @@ def _rule(frame: _Frame, value: float, kind: str) -> Safe:
 
 def _line(line: _Line, style: int, frame: _Frame, chart: Chart) -> Safe:
     """The line, broken where nothing was measured. A point with no neighbours would be no line, so it gets a mark."""
-    runs: list[list[tuple[float, float]]] = [[]]
-    for x, y in line.points:
-        if y is None:
-            runs.append([])
-        else:
-            runs[-1].append((x, y))
-    runs = [run for run in runs if run]
+    split = groupby(line.points, lambda point: point[1] is not None)
+    runs = [[(x, y or 0.0) for x, y in run] for measured, run in split if measured]
     marked = line.known if len(line.known) <= _MARKED else [run[0] for run in runs if len(run) == 1]
     path = "".join("M" + "L".join(f"{_at(frame.x(x))} {_at(frame.y(y))}" for x, y in run) for run in runs if len(run) > 1)
-    marks = [
-        tag(
-            "path",
-            tag("title", f"{line.label}, {chart.axis} {x:g}: {_shown(y, chart.share)}"),
-            d=_shape(style, frame.x(x), frame.y(y)),
-            class_="mark",
-        )
-        for x, y in marked
-    ]
+    marks: list[Safe] = []
+    for x, y in marked:
+        title = tag("title", f"{line.label}, {chart.axis} {x:g}: {_number(y, chart.share)}")
+        marks.append(tag("path", title, d=_shape(style, frame.x(x), frame.y(y)), class_="mark"))
     return tag("g", tag("path", d=path, class_="line") if path else None, marks, class_=f"s{style}")
 
 
@@ -203,33 +173,23 @@ def _letters(alarms: Sequence[AlarmSpan]) -> dict[str, str]:
 
 
 def _alarms(frame: _Frame, alarms: Sequence[AlarmSpan]) -> list[Safe]:
-    """Marks on the step axis: a bar as long as the alarm sounded, and its letter above where it began."""
-    letter_of = {name: letter for letter, name in _letters(alarms).items()}
+    """Marks on the step axis: a bar as long as the alarm sounded, and its letter where it began, in a row of its own."""
+    rows = {name: (place, letter) for place, (letter, name) in enumerate(_letters(alarms).items())}
     parts: list[Safe] = []
     taken: dict[str, float] = {}
-    labels: list[float] = []
     for alarm in alarms:
         x, end = frame.x(alarm.first), frame.x(alarm.last)
-        letter = letter_of.get(alarm.name)
-        if letter is None or x < taken.get(letter, -1.0) or len(parts) >= _NO_MORE_THAN:
+        if alarm.name not in rows or x < taken.get(alarm.name, 0.0) or len(parts) >= _MOST_ALARMS:
             continue
-        taken[letter] = end + 3
+        taken[alarm.name] = end + 10
+        place, letter = rows[alarm.name]
         steps = f"step {alarm.first}" if alarm.first == alarm.last else f"steps {alarm.first} to {alarm.last}"
-        label = x
-        while any(abs(label - other) < 10 for other in labels):
-            label += 10
-        labels.append(label)
-        parts.append(
-            tag(
-                "g",
-                tag("title", f"alarm: {alarm.name}, {steps}"),
-                tag("path", d=f"M{_at(x)} {_TOP}V{_BOTTOM}", class_="alarm-line"),
-                tag(
-                    "path", d=f"M{_at(x - 1.5)} {_BOTTOM - 3}H{_at(max(end, x) + 1.5)}v6H{_at(x - 1.5)}z", class_="alarm-bar"
-                ),
-                tag("text", letter, x=_at(label), y=_TOP - 5, text_anchor="middle", class_="alarm-text"),
-            )
+        marks = (
+            tag("path", d=f"M{_at(x)} {_TOP}V{_BOTTOM}", class_="alarm-line"),
+            tag("path", d=f"M{_at(x - 1.5)} {_BOTTOM - 3}H{_at(end + 1.5)}v6H{_at(x - 1.5)}z", class_="alarm-bar"),
+            tag("text", letter, x=_at(x), y=_TOP - 5 + 12 * place, text_anchor="middle", class_="alarm-text"),
         )
+        parts.append(tag("g", tag("title", f"alarm: {alarm.name}, {steps}"), marks))
     return parts
 
 
@@ -237,20 +197,16 @@ def _described(chart: Chart, lines: Sequence[_Line]) -> str:
     sentences: list[str] = []
     for line in lines:
         values = [y for _, y in line.known]
-        first, last, low, high = (_shown(value, chart.share) for value in (values[0], values[-1], min(values), max(values)))
+        first, last, low, high = (_number(value, chart.share) for value in (values[0], values[-1], min(values), max(values)))
         sentences.append(f"{line.label}: {first} at first, {last} at last; lowest {low}, highest {high}.")
     return f"{chart.unit} over {chart.axis}. " + " ".join(sentences)
 
 
 def _range(values: Sequence[float], share: bool) -> tuple[float, float]:
-    if share:
-        return 0.0, max(1.0, *values)
     low, high = min(values), max(values)
-    if 0 <= low <= high * 0.6:
-        low, high = 0.0, high or 1.0
-    low, high = _apart(low, high)
-    room = (high - low) * 0.06
-    return low if low == 0 else low - room, high + room
+    if share:
+        return 0.0, max(1.0, high)
+    return _apart(0.0 if 0 <= low <= high * 0.6 else low, high)
 
 
 def _apart(low: float, high: float) -> tuple[float, float]:
@@ -268,25 +224,12 @@ def _ticks(low: float, high: float, *, share: bool = False, whole: bool = False)
     step = next((power * by for by in (1, 2, 5) if (high - low) / (power * by) <= 6), power * 10)
     step = max(step, 1.0) if whole else step
     values = [index * step for index in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-    return [(value, f"{value * 100:.0f}%" if share else f"{value:.0f}" if whole else _round(value)) for value in values]
+    return [(value, f"{value:.0%}" if share else _number(value)) for value in values]
 
 
-def _shown(value: float, share: bool) -> str:
-    """A measured value as people read it."""
-    if share:
-        return f"{value * 100:.1f}%"
-    size = abs(value)
-    if value == 0 or not 1e-3 <= size < 1e6:
-        return _round(value)
-    return f"{value:,.{0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3}f}".replace("-", "−")
-
-
-def _round(value: float) -> str:
-    """A value of few digits, such as a tick's; very large and very small ones by their power of ten."""
-    if value and not 1e-3 <= abs(value) < 1e6:
-        mantissa, power = f"{value:.2e}".split("e")
-        return f"{float(mantissa):g}e{int(power)}".replace("-", "−")
-    return f"{value:,g}".replace("-", "−")
+def _number(value: float, share: bool = False) -> str:
+    text = f"{value:.1%}" if share else f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.4g}"
+    return text.replace("-", "−")
 
 
 def _at(value: float) -> str:

@@ -78,14 +78,13 @@ def _ends(run: Run, kind: str) -> tuple[tuple[str, list[Debate]], tuple[str, lis
         for path in (run.path / "debates").glob(f"{kind}_*.jsonl")
         if (match := re.fullmatch(rf"{kind}_(\d{{1,9}})", path.stem))
     }
-    order = [names[step] for step in sorted(names)]
-    first = next(((name, debates) for name in order if (debates := _first_debates(run, name))), None)
-    last = next(((name, debates) for name in reversed(order) if (debates := _first_debates(run, name))), None)
+    steps = sorted(names)
+    files = [
+        ((names[step], [debate for _, debate in islice(run.debates(names[step]), _SCANNED)]) for step in order)
+        for order in (steps, reversed(steps))
+    ]
+    first, last = (next((file for file in from_one_end if file[1]), None) for from_one_end in files)
     return (first, last) if first and last else None
-
-
-def _first_debates(run: Run, name: str) -> list[Debate]:
-    return [debate for _, debate in islice(run.debates(name), _SCANNED)]
 
 
 def _when(name: str) -> str:

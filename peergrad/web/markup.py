@@ -16,7 +16,6 @@ from peergrad.debate.quote import visible
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
-_VOID = ("meta", "br")
 
 
 class Safe(str):
@@ -38,7 +37,7 @@ def tag(name: str, /, *children: Child, **attributes: str | float | None) -> Saf
         for key, value in attributes.items()
         if value is not None
     )
-    if name in _VOID:
+    if name == "meta":  # it has no end
         return Safe(f"<{name}{written}>")
     return Safe(f"<{name}{written}>{join(*children)}</{name}>")
 

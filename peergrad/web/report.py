@@ -11,14 +11,12 @@ from peergrad.config import TrainConfig, from_folder
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
 from peergrad.measure.history import Row, RunHistory, alarm_spans, fifths, rows_before_and_after, total
-from peergrad.reward.rewards import RewardRules
 from peergrad.runs import files
 from peergrad.runs.folder import Run
 from peergrad.runs.skipped import Skipped
 from peergrad.web.chart import curves
 from peergrad.web.debates import side_by_side
 from peergrad.web.markup import Safe, clip, tag
-from peergrad.web.style import STYLE
 
 # Nothing is fetched and nothing runs, even if markup should ever get in.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -40,6 +38,9 @@ def report(run: Run) -> str:
     history = RunHistory.of(run.metrics())
     config = _config(run)
     settings = config or TrainConfig()
+    rules = settings.learn.reward
+    if is_import_path(rules.reward):  # a folder somebody sent names it, and no code is run for that
+        rules = replace(rules, reward="streams")
     title = f"{_word(facts.get('model'))} on {_word(facts.get('task'))}"
     head = tag(
         "head",
@@ -48,7 +49,7 @@ def report(run: Run) -> str:
         tag("meta", name="referrer", content="no-referrer"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("title", f"{title}: peergrad report"),
-        tag("style", Safe(STYLE)),
+        tag("style", Safe(Path(__file__).with_name("style.css").read_text())),
     )
     main = tag(
         "main",
@@ -64,15 +65,10 @@ def report(run: Run) -> str:
         ),
         curves(history),
         tag("h2", "Debates"),
-        side_by_side(run, _shown_by(settings.learn.reward)),
+        side_by_side(run, rules),
         tag("p", "Written by peergrad from the run's folder; the same folder gives the same page.", class_="end"),
     )
     return f"<!doctype html>\n{tag('html', head, tag('body', main), lang='en')}\n"
-
-
-def _shown_by(rules: RewardRules) -> RewardRules:
-    """The rules debates are shown by. A folder somebody sent names a reward, and no code is run for it."""
-    return replace(rules, reward="streams") if is_import_path(rules.reward) else rules
 
 
 def _config(run: Run) -> TrainConfig | None:
@@ -100,17 +96,14 @@ def _alarms(history: RunHistory, run: Run) -> Safe | None:
     for alarm in alarm_spans(history.train):
         steps = str(alarm.first) if alarm.first == alarm.last else f"{alarm.first}–{alarm.last}"
         steps_of.setdefault(alarm.name, []).append(steps)
-    lost = None
-    if history.updates.too_many:
-        folder = "skipped/ in the run's folder" if Skipped(run.path).files() else None
-        lost = tag("p", history.updates.warning(folder), class_="lost")
-    if not steps_of and not lost:
-        return None
     lines = [
         tag("p", tag("b", clip(name, 80)[0]), " sounded after step ", ", ".join(steps[:12]), " and more" * (len(steps) > 12))
         for name, steps in list(steps_of.items())[:12]
     ]
-    return tag("div", lost, lines, class_="alarms", role="note", aria_label="alarms")
+    if history.updates.too_many:
+        folder = "skipped/ in the run's folder" if Skipped(run.path).files() else None
+        lines.insert(0, tag("p", history.updates.warning(folder), class_="lost"))
+    return tag("div", lines, class_="alarms", role="note", aria_label="alarms") if lines else None
 
 
 def _made_with(facts: Mapping[str, Any], config: TrainConfig | None) -> Safe:
@@ -150,17 +143,8 @@ def _before_and_after(history: RunHistory, settings: TrainConfig) -> Safe:
         " There is only one step, so the two are the same." if len(history.train) == 1 else None,
         f" Held out: the first and the last evaluation, {asked}." if history.evals else None,
     ]
-    body = [
-        tag(
-            "tr",
-            tag("th", clip(row.label, 80)[0], scope="row"),
-            tag("td", _value(row.before, row.share)),
-            tag("td", _value(row.after, row.share), class_="after"),
-            tag("td", _change(row), class_="change"),
-        )
-        for row in rows
-    ]
-    return tag("div", _table(("", "before", "after", "change"), body), tag("p", about, class_="about"))
+    body = [_row(row.label, _value(row.before, row), _value(row.after, row), _change(row)) for row in rows]
+    return tag("div", _table(("", "before", "after", "change"), body, "changes"), tag("p", about, class_="about"))
 
 
 def _used(history: RunHistory) -> Safe:
@@ -173,15 +157,10 @@ def _used(history: RunHistory) -> Safe:
         ("Self-play", len(train), debates, sampled, trained, seconds),
         ("Evaluation", len(evals), None, None, None, total(evals, "time/eval_s")),
     ]
-    body = [
-        tag("tr", tag("th", name, scope="row"), [tag("td", _count(value)) for value in counts], tag("td", _time(seconds)))
-        for name, *counts, seconds in rows
-        if counts[0]
-    ]
+    body = [_row(name, *map(_count, counts), _time(seconds)) for name, *counts, seconds in rows if counts[0]]
     if not body:
         return tag("p", "Nothing yet.", class_="empty")
-    everything = sum(row[-1] or 0.0 for row in rows)
-    body.append(tag("tr", tag("th", "Together", scope="row"), [tag("td", "")] * 4, tag("td", _time(everything))))
+    body.append(_row("Together", "", "", "", "", _time(sum(seconds for *_, seconds in rows))))
     dropped = total(train, "debates/dropped")
     notes = [
         f"{history.updates}. " if history.updates.total else None,
@@ -191,13 +170,17 @@ def _used(history: RunHistory) -> Safe:
     return tag("div", table, tag("p", notes, class_="about") if any(notes) else None)
 
 
-def _table(titles: Sequence[str], rows: Sequence[Safe]) -> Safe:
+def _table(titles: Sequence[str], rows: Sequence[Safe], kind: str | None = None) -> Safe:
     head = tag("tr", [tag("th", title, scope="col") for title in titles])
-    return tag("div", tag("table", tag("thead", head), tag("tbody", rows)), class_="scroll")
+    return tag("div", tag("table", tag("thead", head), tag("tbody", rows), class_=kind), class_="scroll")
 
 
-def _value(value: float | None, share: bool) -> str:
-    return "–" if value is None else f"{value:.1%}" if share else f"{value:.2f}"
+def _row(name: str, *cells: str) -> Safe:
+    return tag("tr", tag("th", clip(name, 80)[0], scope="row"), [tag("td", cell) for cell in cells])
+
+
+def _value(value: float | None, row: Row) -> str:
+    return "–" if value is None else f"{value:.1%}" if row.share else f"{value:.2f}"
 
 
 def _change(row: Row) -> str:
@@ -211,9 +194,7 @@ def _count(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}"
 
 
-def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return "–"
+def _time(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours:,} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"

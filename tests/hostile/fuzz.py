@@ -254,7 +254,7 @@ def _check_tolerant(text: str, contract: Contract, strict: Parsed, max_votes: in
     if not strict.error:
         assert parsed == strict
         return
-    assert parsed.tolerated == (parsed.error is None)
+    assert not (parsed.error and parsed.tolerated)
     assert len(parsed.votes) <= max_votes
     if parsed.error:
         assert (parsed.sections, parsed.votes, parsed.malformed, parsed.consensus) == ((), (), 0, None)

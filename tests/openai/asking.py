@@ -19,14 +19,20 @@ def an_ask(text="?", *, stop=(STOP,), debate="d", agent=0, turn=0, temperature=0
 
 def asked(handle: Callable[[Request], Response], *asks: Ask, deadline_s: float = 900.0, **settings):
     """The answers to asks, one after another, of a server that does as told; and the server."""
-    return asyncio.run(_asked(handle, asks or (an_ask(),), deadline_s, settings))
+    return asyncio.run(_asked(handle, asks or (an_ask(),), deadline_s, settings, lambda api, ask: api.sample([ask])))
 
 
-async def _asked(handle, asks, deadline_s, settings):
+def chosen(handle: Callable[[Request], Response], *asks: Ask, options=("Yes", "No"), **settings):
+    """The same of how likely options are."""
+    choose = lambda api, ask: api.choose([ask], options)  # noqa: E731
+    return asyncio.run(_asked(handle, asks or (an_ask(),), 900.0, settings, choose))
+
+
+async def _asked(handle, asks, deadline_s, settings, call):
     names = {"environ": "environ", "hear": "on_text", "meter": "meter", "tokens": "tokens", "seed": "seed"}
     more = {"environ": {}} | {name: settings.pop(given) for given, name in names.items() if given in settings}
     with Server(handle) as server:
         engine = EngineConfig(model="m", base_url=server.url, deadline_s=deadline_s)
         async with Api(engine, ApiConfig(**({"retries": 2, "timeout_s": 5} | settings)), **more) as api:
-            answers = [(await api.sample([ask]))[0] for ask in asks]
+            answers = [(await call(api, ask))[0] for ask in asks]
     return answers, server

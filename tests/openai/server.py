@@ -49,6 +49,12 @@ def completion(
     return body
 
 
+def first_tokens(**logprobs: Any) -> dict[str, Any]:
+    """The part of a choice that says how likely its first token could be which."""
+    top = [{"token": token, "logprob": logprob, "bytes": list(token.encode())} for token, logprob in logprobs.items()]
+    return {"content": [top[0] | {"top_logprobs": top}]}
+
+
 def events(
     pieces: Sequence[str], finish: str | None = "stop", *, usage=(10, 5), done: bool = True, **choice: Any
 ) -> Response:

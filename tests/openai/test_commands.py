@@ -42,7 +42,7 @@ def test_eval_stops_at_a_budget_and_goes_on(server, tmp_path):
     first = peergrad(*args, "--budget-tokens", "6000", cwd=tmp_path)
     assert first.returncode == 1
     assert "the budget of 6000 tokens is spent" in first.stderr
-    assert "raise budget_tokens to go on. What is done is kept" in first.stderr
+    assert "raise budget_tokens to resume. What is done is kept" in first.stderr
     kept = sum(len(debate.turns) for path in (tmp_path / "out" / "debates").glob("*.jsonl") for debate in read_file(path))
     assert kept
     assert not (tmp_path / "out" / "result.json").exists()

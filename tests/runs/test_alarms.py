@@ -9,10 +9,11 @@ from peergrad.debate.play import Played, play
 from peergrad.learn.train import Step
 from peergrad.measure.alarms import WINDOW, alarms
 from peergrad.measure.metrics import DebateBatch, measure
-from peergrad.tasks.files import Questions
+from peergrad.tasks.base import Questions
+from peergrad.tasks.open import regrade
 from tests.helpers import short
 
-TASK = Questions("sums", tuple(Question(f"q{i}", "What is 17 + 25?", "42", "boxed") for i in range(8)))
+TASK = Questions("sums", tuple(Question(f"q{i}", "What is 17 + 25?", "42", "boxed") for i in range(8)), regrade)
 
 
 def step(script, agents=3):

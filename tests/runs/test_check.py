@@ -26,7 +26,8 @@ from peergrad.runs.preflight import check
 from peergrad.runs.training import load_engine, plan_run
 from peergrad.runs.watch import Watcher
 from peergrad.settings import changed
-from peergrad.tasks.files import Questions
+from peergrad.tasks.base import Questions
+from peergrad.tasks.open import regrade
 from tests.bandit import Bandit
 from tests.helpers import full, short
 
@@ -47,7 +48,7 @@ def sample(protocol, script, questions=QUESTIONS, dropped=0, context=100_000, to
 
 
 def checked(made, task=None, **rules):
-    found = gates(made, task or Questions("sums", QUESTIONS), LearnRules(steps=1, reward=RewardRules(**rules)))
+    found = gates(made, task or Questions("sums", QUESTIONS, regrade), LearnRules(steps=1, reward=RewardRules(**rules)))
     return {gate.name.split(",")[0].split(" (")[0]: gate for gate in found}
 
 
@@ -142,7 +143,7 @@ def test_what_can_not_be_measured_is_not_failed():
     found = checked(sample(FIVE, able(right=1.0)))["votes for the right one of a right and a wrong solution"]
     assert (found.verdict, found.measured) == ("unknown", "no such vote")
     open_ended = [Question(q.id, q.text) for q in QUESTIONS]
-    names = checked(sample(FIVE, able(), open_ended), Questions("open", open_ended))
+    names = checked(sample(FIVE, able(), open_ended), Questions("open", open_ended, regrade))
     assert list(names) == [
         "prompts fit the context",
         "turns with a valid vote",

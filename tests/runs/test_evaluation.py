@@ -20,21 +20,20 @@ from peergrad.config import EvalConfig, preset
 from peergrad.debate.types import Question
 from peergrad.engines.scripted import Scripted
 from peergrad.measure.outcome import compared
-from peergrad.runs.eval_folder import EvalFolder, read_result
-from peergrad.runs.evaluation import evaluate, plan
+from peergrad.runs.evaluation import EvalFolder, evaluate, plan, read_result
 from peergrad.runs.models import ModelRef, model_ref
 from peergrad.runs.training import train_run
 from peergrad.runs.watch import Watcher
 from peergrad.settings import changed
-from peergrad.tasks.arithmetic import Arithmetic
-from peergrad.tasks.base import TIMED_OUT
-from peergrad.tasks.files import Questions
+from peergrad.tasks.arithmetic import arithmetic
+from peergrad.tasks.base import TIMED_OUT, Questions
+from peergrad.tasks.open import regrade
 from peergrad.terminal.tables import result_text
 from tests.helpers import short
 
 PARROT = Path(__file__).parent.parent / "fixtures" / "parrot"
 PEERGRAD = [sys.executable, "-m", "peergrad"]
-TASK = Arithmetic(3, count=30, split="eval")  # two-digit sums: no two are alike
+TASK = arithmetic(3, count=30, split="eval")  # two-digit sums: no two are alike
 RIGHT = {TASK[index].id: int(TASK[index].answer) for index in range(30)}
 
 
@@ -305,27 +304,23 @@ def test_one_that_always_fails_does_not_hold_up_the_others_when_gone_on_with(tmp
 def test_questions_without_an_answer_or_twice_are_left_out():
     questions = [Question(f"q{i}", f"What is {i}?", None if i == 1 else str(i % 3), "boxed", "x") for i in range(4)]
     questions.append(Question("again", "What is 2?", "2", "boxed", "x"))
-    made = plan(config(questions=10), Questions("x", questions))
+    made = plan(config(questions=10), Questions("x", questions, regrade))
     assert [question.id for question in made.questions] == ["q0", "q2", "q3"]
     assert made.notes == (
         "1 questions have no answer and are left out",
         "1 questions repeat others and are left out",
         "there are 3 questions to ask, not 10",
     )
-    made = plan(config(questions=10), Questions("x", questions), {("What is 0?", "0")})
+    made = plan(config(questions=10), Questions("x", questions, regrade), {("What is 0?", "0")})
     assert [question.id for question in made.questions] == ["q2", "q3"]
     with pytest.raises(UserError, match="have no answers"):
-        plan(config(), Questions("x", questions[1:2]))
+        plan(config(), Questions("x", questions[1:2], regrade))
     with pytest.raises(UserError, match="were all trained on"):
-        plan(config(), Questions("x", questions[:1]), {("What is 0?", "0")})
+        plan(config(), Questions("x", questions[:1], regrade), {("What is 0?", "0")})
 
 
 def test_a_time_out_is_neither_right_nor_wrong(tmp_path):
-    class Slow(Questions):
-        def grade(self, question, solution):
-            return TIMED_OUT
-
-    task = Slow("arithmetic", tuple(TASK[index] for index in range(5)))
+    task = Questions("arithmetic", TASK.questions[:5], lambda question, solution: TIMED_OUT)
     made = plan(config(questions=5), task)
 
     async def sampler_of(_):
@@ -340,7 +335,7 @@ def test_a_time_out_is_neither_right_nor_wrong(tmp_path):
 
 
 def test_a_disk_that_refuses_is_a_sentence(tmp_path, monkeypatch):
-    def full(path, line):
+    def full(path, line, **_):
         raise EngineError(f"{path}: can't be written (No space left on device)")
 
     monkeypatch.setattr("peergrad.runs.files.append", full)

@@ -15,12 +15,10 @@ from peergrad import UserError
 from peergrad.cli.serve import ServeConfig, _bound, command
 from peergrad.engines.local.engine import Local
 from peergrad.runs import files
-from peergrad.serve import futures, policies, service, sessions
-from peergrad.serve.app import application
+from peergrad.serve import app, policies, results, sessions
+from peergrad.serve.app import Service, application
 from peergrad.serve.checkpoints import CheckpointStore
-from peergrad.serve.futures import Futures
-from peergrad.serve.results import GoneError, Result
-from peergrad.serve.service import Service
+from peergrad.serve.results import Futures, GoneError, Result
 from tests.runs.killing import PARROT
 from tests.serve.messages import PROTOBUF, add, forward_backward, optim_step
 
@@ -190,7 +188,7 @@ def test_a_session_that_ends_leaves_no_work(tmp_path):
 
 def test_a_session_nobody_hears_of_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(sessions, "_IDLE_S", 0.5)
-    monkeypatch.setattr(service, "_SWEEP_S", 0.05)
+    monkeypatch.setattr(app, "_SWEEP_S", 0.05)
 
     async def go():
         async with served(tmp_path) as begin:
@@ -367,21 +365,21 @@ def test_results_are_kept_for_a_while(monkeypatch):
         return Result(b"x" * 100)
 
     async def go():
-        results = Futures()
+        futures = Futures()
         for id in ("a-1", "a-2"):
-            await results.start(id, work)
-        results.expire()
-        assert (await results.result("a-1", 0)).body == b"x" * 100
-        monkeypatch.setattr(futures, "_MAX_RESULT_BYTES", 250)
-        await results.start("a-3", work)
+            await futures.start(id, work)
+        futures.expire()
+        assert (await futures.result("a-1", 0)).body == b"x" * 100
+        monkeypatch.setattr(results, "_MAX_RESULT_BYTES", 250)
+        await futures.start("a-3", work)
         with pytest.raises(GoneError):
-            await results.result("a-1", 0)
-        assert await results.result("a-2", 0)
-        monkeypatch.setattr(futures, "_RESULT_TTL_S", 0.0)
+            await futures.result("a-1", 0)
+        assert await futures.result("a-2", 0)
+        monkeypatch.setattr(results, "_RESULT_TTL_S", 0.0)
         await asyncio.sleep(0.01)
-        results.expire()
+        futures.expire()
         with pytest.raises(GoneError):
-            await results.result("a-3", 0)
+            await futures.result("a-3", 0)
 
     asyncio.run(go())
 

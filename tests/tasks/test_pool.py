@@ -3,6 +3,7 @@
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -103,6 +104,24 @@ def test_no_program_holds_it_up(pool, what):
     assert pool.call("result = [1, 'two']") == [1, "two"]
     if what != "kills its worker":
         assert below(os.getpid()) == before  # nothing is left, not even what it has started
+
+
+ESCAPE = """
+import os, time
+for number in range(3):
+    if not os.fork():
+        os.setsid()
+        os.fork()
+        open(f"{folder}/{os.getpid()}", "w").close()
+        time.sleep(1e6)
+while len(os.listdir(folder)) < 6: time.sleep(0.01)
+result = 1
+"""
+
+
+def test_nothing_that_a_program_starts_outlives_its_call(pool, tmp_path):
+    assert pool.call(f"folder = {str(tmp_path)!r}\n{ESCAPE}") == 1
+    assert [path.name for path in tmp_path.iterdir() if Path(f"/proc/{path.name}").exists()] == []
 
 
 @pytest.mark.alone

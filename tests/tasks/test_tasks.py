@@ -7,16 +7,16 @@ from fractions import Fraction
 import pytest
 
 from peergrad import UserError
-from peergrad.tasks.arithmetic import LEVELS, Arithmetic, teacher
+from peergrad.tasks.arithmetic import LEVELS, arithmetic, teacher
 from peergrad.tasks.base import Grade
-from peergrad.tasks.files import fingerprint, read_questions
+from peergrad.tasks.files import read_questions
 from peergrad.tasks.numbers import as_number
-from peergrad.tasks.open import TaskRules, open_task
+from peergrad.tasks.open import TaskRules, fingerprint, open_task
 
 
 @pytest.mark.parametrize("level", range(1, LEVELS + 1))
 def test_sums_are_right_and_held_out_ones_are_apart(level):
-    train, held = Arithmetic(level), Arithmetic(level, count=200, split="eval")
+    train, held = arithmetic(level), arithmetic(level, count=200, split="eval")
     asked, kept = {train[i].text for i in range(1000)}, {held[i].text for i in range(200)}
     assert not asked & kept
     for index in range(100):
@@ -29,7 +29,7 @@ def test_sums_are_right_and_held_out_ones_are_apart(level):
         assert train.grade(question, f"1, 2 or {question.answer}.").correct
         assert not train.grade(question, rf"{question.answer}, no: \boxed{{x}}").format
     assert train.grade(train[0], "no number, 1.5, v2").answer is None
-    assert Arithmetic(level)[5] == train[5]
+    assert arithmetic(level)[5] == train[5]
     assert fingerprint([train[0]]) != fingerprint([train[1]])
 
 
@@ -104,7 +104,7 @@ def test_the_teacher_keeps_to_the_contract():
 
     protocol, say = Parallel(agents=4, max_rounds=3), teacher(0)
     for index in range(20):
-        debate = Debate(f"d{index}", Arithmetic(2)[index], protocol)
+        debate = Debate(f"d{index}", arithmetic(2)[index], protocol)
         while wave := protocol.wave(debate):
             debate = debate.extend(wave, [Reply(say(debate, ask)) for ask in wave])
         scored = score(debate)

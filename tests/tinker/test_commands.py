@@ -48,6 +48,9 @@ print(json.dumps(codes))
 """
 
 
+SOFT = ["--protocol", "ballot", "--ballot-form", "soft-verdict", "--agents", "4", "--shown", "2"]
+
+
 def commands(folder, *argvs):
     """Their exit codes, and all they said."""
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "TINKER_API_KEY": "tml-x", "COLUMNS": "200"}
@@ -73,6 +76,8 @@ def done(server, tmp_path_factory):
         ["debate", "What is 3 + 4?", "--out", "two.jsonl", "--max-tokens", "24", "--model", "run"],
         ["train", "--alpha", "64", "--dry-run", *there],
         ["export", "run", "--to", "adapter"],
+        ["debate", "What is 3 + 4?", "--out", "soft.jsonl", "--max-tokens", "24", *SOFT, *there],
+        ["check", "--questions", "2", *SOFT, *there],
     )
     return folder, codes, said, complaints
 
@@ -90,9 +95,19 @@ def test_all_commands_work_without_torch(done):
         assert len(debate.turns) == 3 * rounds
 
 
+def test_votes_are_log_probabilities_of_the_service(done):
+    folder, codes, _, complaints = done
+    assert codes[7] == 0, complaints
+    assert codes[8] in (0, 1)
+    (debate,) = read_file(folder / "soft.jsonl")
+    votes = [vote for turn in debate.turns for vote in turn.parsed.votes]
+    assert len(votes) == 4
+    assert all(-1 < verdict < 1 for _, verdict, _ in votes)
+
+
 def test_mistakes_are_found_before_the_service_is_asked(done):
     _, codes, _, complaints = done
-    assert codes[5:] == [2, 2]
+    assert codes[5:7] == [2, 2]
     assert "alpha: 64.0 is not possible with engine tinker" in complaints
     assert "its weights are with the service" in complaints
     assert "Traceback" not in complaints

@@ -149,7 +149,7 @@ def test_the_server_is_killed(whole, server, proxy, tmp_path, path, number, done
 
     proxy.fault = fault
     begun = time.monotonic()
-    with pytest.raises(EngineError, match="the same command goes on"):
+    with pytest.raises(EngineError, match="the same command resumes the run"):
         run(tmp_path / "run", proxy.url, deadline_s=6.0)
     assert time.monotonic() - begun < 15
     server.start()

@@ -19,11 +19,11 @@ from peergrad.measure.metrics import DebateBatch, measure
 from peergrad.reward.rewards import score
 from peergrad.runs.folder import Progress, Run
 from peergrad.settings import changed
-from peergrad.tasks.arithmetic import Arithmetic, teacher
+from peergrad.tasks.arithmetic import arithmetic, teacher
 from peergrad.web.report import report, write_report
 from tests.helpers import full, short
 
-HELD_OUT = Arithmetic(1, count=8, split="eval")
+HELD_OUT = arithmetic(1, count=8, split="eval")
 FACTS = {
     "created": "2026-01-01T00:00:00Z",
     "versions": {"python": "3.11", "peergrad": "0.1"},
@@ -109,7 +109,7 @@ def trained(path, steps=10, **settings):
         if at == 0:
             run.log(Progress(), "eval", log)
             for step in range(1, steps + 1):
-                kept = (debate(Arithmetic()[step], voting if step > 1 else "<evaluation>hm", id=f"s{step}"),)
+                kept = (debate(arithmetic()[step], voting if step > 1 else "<evaluation>hm", id=f"s{step}"),)
                 run.save_debates(f"step_{step:06}", Played(kept, {}))
                 more = {"optim/loss": 1.0 / step, "optim/entropy": math.nan, "alarms": [], "tokens/sampled": 100.0}
                 more |= {"time/sample_s": 30.0, "time/train_s": 31.0, "optim/kl_sample_train_v1": 1e-7 * step}

@@ -78,13 +78,9 @@ class Local:
         lora = lora or LoraRules()
         self.decoder, self.chat, self.seed = decoder, chat, seed
         settings = SizeSettings(kv_gb, max_rows, train_tokens, policies)
-        self.sizes = choose_sizes(decoder, lora.rank, settings, share, say)
+        self.sizes = sizes = choose_sizes(decoder, lora.rank, settings, share, say)
         self.scheduler = Scheduler(
-            decoder,
-            kv_bytes=self.sizes.kv_bytes,
-            max_rows=self.sizes.max_rows,
-            prefill_tokens=self.sizes.prefill_tokens,
-            say=say,
+            decoder, kv_bytes=sizes.kv_bytes, max_rows=sizes.max_rows, prefill_tokens=sizes.prefill_tokens, say=say
         )
         self.sampling = threading.Lock()
         self._name, self._max_grad_norm = name, max_grad_norm
@@ -94,7 +90,7 @@ class Local:
     def _start_policy(self, lora: LoraRules, seed: int) -> None:
         self._lora = Lora(self.decoder, lora, seed)
         self._adam = torch.optim.AdamW(list(self._lora.weights.values()), weight_decay=0.0)
-        self._training, self._worker = threading.Lock(), ThreadPoolExecutor(1)
+        self._training, self._worker = threading.RLock(), ThreadPoolExecutor(1)
 
     def new_policy(self, lora: LoraRules, seed: int) -> Local:
         """Another policy on the same copy of the base model. Both sample in turn and are trained independently."""
@@ -160,7 +156,7 @@ class Local:
 
     def _step(self, data: Sequence[Datum], loss: LossName, lr: float) -> StepStats:
         with self._training:
-            result = self._gradient(data, loss)
+            result = self.gradient(data, loss)
             new, old, mask = (
                 np.concatenate(column)
                 for column in (result.logprobs, [datum.logprobs_T for datum in data], [datum.mask_T for datum in data])
@@ -169,22 +165,19 @@ class Local:
             if result.error or not math.isfinite(result.loss):
                 faults = (Fault(result.error or NOT_FINITE, tuple(data[index] for index in result.bad)),)
                 return StepStats(result.loss, grad_norm(result.by_name), skipped=True, metrics=metrics, faults=faults)
-            norm = self._apply(result.by_name, AdamRules(lr=lr, max_norm=self._max_grad_norm))
+            norm = self.apply(result.by_name, AdamRules(lr=lr, max_norm=self._max_grad_norm))
             return StepStats(result.loss, norm, skipped=not math.isfinite(norm), metrics=metrics)
 
     def gradient(self, data: Sequence[Datum], loss: LossName, bounds: Bounds | None = None) -> Gradient:
         """Loss and gradient at the current weights, which are not changed. ``bounds``: of the loss's ratios."""
-        with self._training:
-            return self._gradient(data, loss, bounds)
-
-    def _gradient(self, data: Sequence[Datum], loss: LossName, bounds: Bounds | None = None) -> Gradient:
         self.scheduler.release()
         oom = catch_out_of_memory()
-        for _ in range(2):
-            with oom:
-                return gradient(self.decoder, self._lora, data, loss, self.sizes.train_tokens, bounds)
-            if not self._free_sampling_memory():
-                break
+        with self._training:
+            for _ in range(2):
+                with oom:
+                    return gradient(self.decoder, self._lora, data, loss, self.sizes.train_tokens, bounds)
+                if not self._free_sampling_memory():
+                    break
         raise EngineError(f"out of memory while training on one sequence; shorten it or lower kv_gb ({oom.message})")
 
     def _free_sampling_memory(self) -> bool:
@@ -198,21 +191,17 @@ class Local:
 
     def apply(self, by_name: Mapping[str, Tensor], rules: AdamRules) -> float:
         """Update the weights with a gradient and return its norm. A gradient that is not finite changes nothing."""
-        with self._training:
-            return self._apply(by_name, rules)
-
-    def _apply(self, by_name: Mapping[str, Tensor], rules: AdamRules) -> float:
         norm = grad_norm(by_name)
         if not math.isfinite(norm):
             return norm
         scale = min(1.0, rules.max_norm / norm) if norm else 1.0
-        for name, weight in self._lora.weights.items():
-            weight.grad = by_name[name].mul(scale)
-        self._adam.param_groups[0].update(
-            lr=rules.lr, betas=(rules.beta1, rules.beta2), eps=rules.eps, weight_decay=rules.weight_decay
-        )
-        self._adam.step()
-        self._adam.zero_grad()
+        betas = (rules.beta1, rules.beta2)
+        with self._training:
+            for name, weight in self._lora.weights.items():
+                weight.grad = by_name[name].mul(scale)
+            self._adam.param_groups[0].update(lr=rules.lr, betas=betas, eps=rules.eps, weight_decay=rules.weight_decay)
+            self._adam.step()
+            self._adam.zero_grad()
         return norm
 
     @property
@@ -258,24 +247,19 @@ class Local:
     def _load(self, path: Path, optimizer: bool) -> None:
         from safetensors.torch import load_file
 
-        missing = [
-            n for n in ("adapter_model.safetensors", "optimizer.safetensors", "engine.json") if not (path / n).exists()
-        ]
-        if missing:
+        names = ("adapter_model.safetensors", "optimizer.safetensors", "engine.json")
+        if missing := [name for name in names if not (path / name).exists()]:
             raise UserError(f"{path}: is no checkpoint of the local engine ({', '.join(missing)} missing)")
         moments = load_file(str(path / "optimizer.safetensors")) if optimizer else {}
-        state = json.loads((path / "engine.json").read_text())
+        seed = json.loads((path / "engine.json").read_text())["seed"]
         with self._training:
             self._lora.load(path)  # the last step that can fail, so a policy is loaded completely or not changed
             self._adam.state.clear()
             for name, weight in self._lora.weights.items():
                 if f"step.{name}" in moments:
-                    self._adam.state[weight] = {
-                        "step": moments[f"step.{name}"],
-                        "exp_avg": moments[f"exp_avg.{name}"].to(weight.device),
-                        "exp_avg_sq": moments[f"exp_avg_sq.{name}"].to(weight.device),
-                    }
-            self.seed = state["seed"]
+                    state = {kind: moments[f"{kind}.{name}"].to(weight.device) for kind in ("exp_avg", "exp_avg_sq")}
+                    self._adam.state[weight] = {"step": moments[f"step.{name}"], **state}
+            self.seed = seed
 
 
 def grad_norm(by_name: Mapping[str, Tensor]) -> float:

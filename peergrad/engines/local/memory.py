@@ -34,13 +34,12 @@ _HF_FACTOR = 2  # transformers' own code keeps about twice as much as ours
 
 @dataclass(frozen=True)
 class SizeSettings:
-    """Sizes that the user has set; None: to be chosen. ``train_tokens`` 0: nothing is trained."""
+    """Sizes that the user has set; None: to be chosen."""
 
     kv_gb: float | None = None
     max_rows: int | None = None
-    train_tokens: int | None = None
-    policies: int = 1
-    """How many adapters are trained at the same time."""
+    train_tokens: int | None = None  # 0: nothing is trained
+    policies: int = 1  # adapters that are trained at the same time
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,7 @@ class Sizes:
     kv_bytes: int
     max_rows: int
     train_tokens: int
-    prefill_tokens: int
-    """How many tokens of prompts are computed at once; one prompt may be longer."""
+    prefill_tokens: int  # tokens of prompts that are computed at once; one prompt may be longer
 
 
 @dataclass(frozen=True)
@@ -75,22 +73,14 @@ class GpuMemory:
 class MemoryCosts:
     """How many bytes one more of something takes."""
 
-    kv_token: int
-    """A token in a row or in the prefix cache: its keys and values in all layers."""
-    train_token: int
-    """A token of a micro-batch: the activations that all layers keep for the backward pass."""
-    train_logits: int
-    """A sampled token of a micro-batch: its logits."""
-    prefill_token: int
-    """A token of a prompt: the activations of one layer, since none are kept."""
-    row_logits: int
-    """A row: the logits of its next token."""
-    adapter: int
-    """A trained adapter, with gradients and moments."""
-    row_tokens: int
-    """A row should have room for this many tokens."""
-    max_prefill_tokens: int
-    """This many tokens of prompts keep a GPU busy."""
+    kv_token: int  # a token in a row or in the prefix cache: its keys and values in all layers
+    train_token: int  # a token of a micro-batch: the activations that all layers keep for the backward pass
+    train_logits: int  # a sampled token of a micro-batch: its logits
+    prefill_token: int  # a token of a prompt: the activations of one layer, since none are kept
+    row_logits: int  # a row: the logits of its next token
+    adapter: int  # a trained adapter, with gradients and moments
+    row_tokens: int  # not a cost: a row should have room for this many tokens
+    max_prefill_tokens: int  # nor this: so many tokens of prompts keep a GPU busy
 
     @staticmethod
     def of(shape: Shape, matrices: Sequence[Groups], itemsize: int, rank: int, *, ours: bool = True) -> MemoryCosts:
@@ -99,14 +89,11 @@ class MemoryCosts:
         A layer keeps the inputs and outputs of its matrix products; queries, keys and values once more, rotated; and the
         residual stream, before attention and after it, in float32.
         """
-        numbers = rows = adapter = 0
-        for groups in matrices:
-            for group in groups.values():
-                numbers += group[0].inputs + sum(matrix.outputs for matrix in group)
-                rows += len(group)
-                adapter += rank * sum(matrix.inputs + matrix.outputs for matrix in group)
+        all_groups = [group for groups in matrices for group in groups.values()]
+        activations = sum(group[0].inputs + sum(matrix.outputs + rank for matrix in group) for group in all_groups)
+        adapter = rank * sum(matrix.inputs + matrix.outputs for group in all_groups for matrix in group)
         attention = (shape.heads + 2 * shape.kv_heads) * shape.head_size
-        train = itemsize * (numbers + rank * rows + attention * shape.layers)
+        train = itemsize * (activations + attention * shape.layers)
         train += 2 * (4 - itemsize) * shape.hidden * shape.layers
         train *= 1 if ours else _HF_FACTOR
         return MemoryCosts(
@@ -151,18 +138,14 @@ def plan_sizes(memory: GpuMemory, costs: MemoryCosts, settings: SizeSettings) ->
 
 
 def choose_sizes(decoder: Forward, rank: int, settings: SizeSettings, share: float, say: Callable[[str], None]) -> Sizes:
-    """The sizes for a model that was just loaded; on a GPU, ``say`` is told about them.
-
-    ``share`` is the part of the GPU's free memory that is for this model, if others are to be loaded too.
-    """
+    """The sizes for a model that was just loaded, within a ``share`` of the GPU's free memory. ``say`` is told them."""
     if decoder.device.type != "cuda":
         kv_gb = 4.0 if settings.kv_gb is None else settings.kv_gb
         tokens = 4096 if settings.train_tokens is None else settings.train_tokens
         return Sizes(int(kv_gb * GIB), settings.max_rows or 64, tokens, prefill_tokens=1)
     torch.cuda.empty_cache()  # loading leaves unused blocks behind
-    memory = GpuMemory.of(decoder.device)
+    memory, ours = GpuMemory.of(decoder.device), isinstance(decoder, Decoder)
     memory = replace(memory, free=int(memory.free * share))
-    ours = isinstance(decoder, Decoder)
     costs = MemoryCosts.of(decoder.shape, decoder.matrices, decoder.dtype.itemsize, rank, ours=ours)
     sizes = plan_sizes(memory, costs, settings)
     say(describe_sizes(memory, sizes))
@@ -174,12 +157,9 @@ def describe_sizes(memory: GpuMemory, sizes: Sizes) -> str:
     trains, names = "", "kv_gb and max_rows"
     if sizes.train_tokens:
         trains, names = f", micro-batches of {sizes.train_tokens} tokens", "kv_gb, max_rows and train_tokens"
-    rows = f"{_gib(sizes.kv_bytes)} for keys and values (up to {sizes.max_rows} rows)"
-    return f"memory: {_gib(memory.free)} free on {memory.name}: {rows}{trains}; {names} set them"
-
-
-def _gib(size: int) -> str:
-    return f"{size / GIB:.0f} GiB" if size >= 10 * GIB else f"{size / GIB:.1f} GiB"
+    free, kv = (f"{size / GIB:.{0 if size >= 10 * GIB else 1}f} GiB" for size in (memory.free, sizes.kv_bytes))
+    rows = f"{kv} for keys and values (up to {sizes.max_rows} rows)"
+    return f"memory: {free} free on {memory.name}: {rows}{trains}; {names} set them"
 
 
 def _clamp(least: int, value: int, most: int) -> int:

@@ -20,8 +20,8 @@ _BROKEN = ("error", "abort")  # finish reasons of a server that gave up
 class Completion:
     """What came of one request, gathered from its body or from the pieces of a stream."""
 
-    content: str = ""
-    refusal: str = ""
+    content: list[str] = field(default_factory=list)  # in pieces: joining each to the others takes quadratic time
+    refusal: list[str] = field(default_factory=list)
     answered: bool = False
     finish: str | None = None
     stop_text: str | None = None
@@ -35,11 +35,13 @@ class Completion:
     ids: list[int] = field(default_factory=list)
     sampled: list[tuple[float, bytes]] = field(default_factory=list)
     """Log-probability and bytes of each token."""
+    likeliest: list[tuple[float, str]] = field(default_factory=list)
+    """Log-probability and text of the likeliest tokens at the first place, from servers that were asked for them."""
 
     @property
     def text(self) -> str:
         """The words that are for others: its content, or else its refusal; never reasoning given apart."""
-        return self.content or self.refusal
+        return "".join(self.content) or "".join(self.refusal)
 
     def add(self, body: object) -> str:
         """Take in a body, or the next piece of a stream, and give the text it adds. Raises ``RetryableError`` if broken."""
@@ -65,13 +67,14 @@ class Completion:
         self.prompt = _ids(choice.get("prompt_token_ids")) or self.prompt
         self.ids += _ids(choice.get("token_ids")) or []
         self.sampled += _sampled(choice.get("logprobs"))
+        self.likeliest = self.likeliest or _likeliest(choice.get("logprobs"))
         message = choice.get("message") or choice.get("delta")
         if not isinstance(message, Mapping):
             return ""
         self.reasoned |= any(message.get(name) for name in ("reasoning", "reasoning_content"))
         content, refusal = _text(message.get("content")), _text(message.get("refusal"))
-        self.content += content
-        self.refusal += refusal
+        self.content += [content] if content else []
+        self.refusal += [refusal] if refusal else []
         return content if self.content else refusal
 
     def check_whole(self, *, stream: bool) -> None:
@@ -92,6 +95,19 @@ class Completion:
         if not spelt.startswith(text) or starts[-1] > len(text.encode()):
             return None
         return Tokens.of(self.prompt, self.ids, [logprob for logprob, _ in self.sampled], starts, ask.temperature)
+
+    def likely(self, options: Sequence[str]) -> list[float]:
+        """How likely each option is, by the likeliest first tokens: those that begin it, or are it and a sign after it.
+
+        So ``" Yes"``, ``"Y"`` and ``"Yes,"`` count for Yes, but ``"Answer"`` does not count for A.
+        """
+        tokens = [(math.exp(min(0.0, logprob)), text.lstrip()) for logprob, text in self.likeliest]
+        return [sum(share for share, text in tokens if text and _begins(text, option)) for option in options]
+
+
+def _begins(text: str, option: str) -> bool:
+    rest = text.removeprefix(option)
+    return option.startswith(text) or (rest != text and not rest[0].isalnum())
 
 
 class ListenerError(Exception):
@@ -194,3 +210,13 @@ def _sampled(value: object) -> list[tuple[float, bytes]]:
             return []
         tokens.append((float(logprob), bytes(piece)))
     return tokens
+
+
+def _likeliest(value: object) -> list[tuple[float, str]]:
+    first = objects(value.get("content"))[:1] if isinstance(value, Mapping) else []
+    tokens = [(token.get("logprob"), token.get("token")) for place in first for token in objects(place.get("top_logprobs"))]
+    return [
+        (float(logprob), text)
+        for logprob, text in tokens
+        if isinstance(text, str) and isinstance(logprob, int | float) and math.isfinite(logprob)
+    ]

@@ -9,23 +9,27 @@ import os
 import random
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 
 from peergrad.debate.errors import EngineError, Halted, UserError
-from peergrad.debate.sampler import Answer, all_of
+from peergrad.debate.sampler import Answer, Likely, all_of
 from peergrad.debate.types import Ask, Reply, only_text
 from peergrad.engines.base import ApiConfig, EngineConfig, OnText
 from peergrad.engines.openai.completions import Completion, ListenerError, ReplyStream, cut, open_section
 from peergrad.engines.openai.concurrency import ConcurrencyLimit
 from peergrad.engines.openai.errors import ErrorResponse, RejectedRequest, RetryableError, error_for
 from peergrad.engines.openai.requests import STOPS, refused_fields, request_body
-from peergrad.engines.shared.addresses import host, service_address
+from peergrad.engines.shared.addresses import host, service_address, service_key
 from peergrad.engines.shared.meter import Meter
+from peergrad.engines.shared.sampling import no_logprobs
 from peergrad.engines.shared.secrets import Secrets
+
+T = TypeVar("T")
 
 OPENAI = "https://api.openai.com/v1"
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
@@ -62,7 +66,10 @@ class Api:
         url = service_address(engine.base_url, "OPENAI_BASE_URL", OPENAI, environ)
         self.server = f"{engine.model} at {host(url)}"
         self._model, self._deadline_s, self._seed, self._tokens = engine.model, engine.deadline_s, seed, tokens
-        key, headers = _key(config.key_env, url, environ), _headers(url, environ)
+        required = config.key_env != ApiConfig.key_env or host(url) == host(OPENAI)  # a server of one's own may need none
+        hint = ": there are spaces, line ends or odd characters in it"
+        key = service_key(config.key_env, url, environ, r"[\x21-\x7e]+", hint, required=required)
+        headers = _headers(url, environ)
         self._secrets = Secrets([key or "", *headers.values()])
         self._secrets.guard_logs()
         self._client = _client(config, url, {"Authorization": f"Bearer {key or 'none'}"} | headers)
@@ -71,6 +78,7 @@ class Api:
         self._refused: set[str] = set()  # fields of a request that the server does not take
         self._keeps_stop = False  # whether the server was seen to leave a stop text in a reply
         self._answered = False
+        self._likely = False  # whether the server was seen to give log-probabilities
         self._counts = False  # whether the server was seen to count tokens
         self._halted: str | None = None
 
@@ -93,12 +101,16 @@ class Api:
         return self
 
     async def sample(self, asks: Sequence[Ask]) -> Sequence[Answer]:
-        return await all_of([self._answer(ask) for ask in asks])
+        return await all_of([self._answer(ask, self._ask) for ask in asks])
 
-    async def _answer(self, ask: Ask) -> Answer:
+    async def choose(self, asks: Sequence[Ask], options: Sequence[str]) -> Sequence[Likely | EngineError]:
+        """How likely each option is as the reply to each ask, by the likeliest tokens that it may begin with."""
+        return await all_of([self._answer(ask, lambda ask: self._choose(ask, options)) for ask in asks])
+
+    async def _answer(self, ask: Ask, answer: Callable[[Ask], Awaitable[T]]) -> T | EngineError:
         async with self._limit.slot(ask.seen):
             try:
-                return await self._ask(ask)
+                return await answer(ask)
             except ListenerError as error:
                 raise error.__cause__ or error from None
             except UserError as error:
@@ -111,13 +123,40 @@ class Api:
                 return EngineError(f"{self.server}: {type(error).__name__}: {self._secrets.quoted(str(error))}")
 
     async def _ask(self, ask: Ask) -> Reply:
-        """Send requests until one is answered in a way that can be read for certain, learning what the server takes."""
+        """Send requests until one is answered in a way that can be read for certain."""
         until = time.monotonic() + self._deadline_s
         stream = ReplyStream(ask, self._on_text, self._secrets) if self._on_text else None
-        sends = {"temperature": self.config.send_temperature, "tokens": self._tokens, "stream": stream is not None}
+        while True:
+            completion, stops_sent = await self._complete(ask, until, stream, tokens=self._tokens)
+            reply = self._read(ask, completion, stops_sent=stops_sent)
+            if reply is None:
+                self._refused |= STOPS
+                continue
+            if stream:
+                stream.finish(reply.text)
+            return reply
+
+    async def _choose(self, ask: Ask, options: Sequence[str]) -> Likely:
+        # Some servers give log-probabilities before the temperature divides them, others after it: at 1 both are the same.
+        first_token = replace(ask, max_tokens=1, temperature=1.0, stop=())
+        completion, _ = await self._complete(first_token, time.monotonic() + self._deadline_s, likeliest=True)
+        if not completion.likeliest:
+            # One answer without them, as of a filter, costs itself alone once others had them.
+            raise EngineError(f"{self.server} gave no log-probabilities") if self._likely else no_logprobs(self.server)
+        self._likely = True
+        shares = completion.likely(options)
+        if not sum(shares):
+            raise EngineError(f"{self.server} would say none of {', '.join(options)}: no likely first word is one of them")
+        return Likely(tuple(share / sum(shares) for share in shares), completion.usage.prompt if completion.usage else 0)
+
+    async def _complete(
+        self, ask: Ask, until: float, stream: ReplyStream | None = None, **asks_for: bool
+    ) -> tuple[Completion, bool]:
+        """The completion of an ask, and whether stop texts were sent with it. Learns what the server takes."""
         while True:
             if why := self._halted or self.meter.halted:
                 raise Halted(why)
+            sends = {"temperature": self.config.send_temperature, "stream": stream is not None} | asks_for
             body = request_body(ask, self._model, self._seed, self._refused, **sends)
             try:
                 completion = await self._retry(body, stream, until)
@@ -125,13 +164,7 @@ class Api:
                 self._learn(error, body)
                 continue
             self._count(completion)
-            reply = self._read(ask, completion, stops_sent="stop" in body)
-            if reply is None:
-                self._refused |= STOPS
-                continue
-            if stream:
-                stream.finish(reply.text)
-            return reply
+            return completion, "stop" in body
 
     def _learn(self, error: RejectedRequest, body: Mapping[str, Any]) -> None:
         refused = refused_fields(body, error)
@@ -256,16 +289,6 @@ def _wait_s(retry_after_s: float | None, times: int) -> float:
     """How long until the next attempt: twice as long each time, no less than the server says, never all at one moment."""
     longer = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** min(times - 1, 10)) * random.uniform(0.5, 1)
     return max(longer, (retry_after_s or 0.0) * random.uniform(1, 1.1))
-
-
-def _key(name: str, url: str, environ: Mapping[str, str]) -> str | None:
-    """The key in a variable, or ``None`` for a server that may need none."""
-    value = environ.get(name, "").strip()
-    if value and not (value.isascii() and value.isprintable() and " " not in value):
-        raise UserError(f"{name}: holds no key: there are spaces, line ends or odd characters in it")
-    if not value and (name != ApiConfig.key_env or host(url) == host(OPENAI)):
-        raise UserError(f"{name}: is not set; put the key of {host(url)} into it")
-    return value or None
 
 
 def _headers(url: str, environ: Mapping[str, str]) -> dict[str, str]:

@@ -111,6 +111,8 @@ def error_for(
         return EngineError(f"{server}: the dialogue does not fit the model's context ({reason})")
     if _FLAGGED.search(diagnosis):
         return EngineError(f"{server} refuses this prompt ({reason})")
+    if "logprobs" in diagnosis:  # some models have none to give, which OpenAI answers with 403
+        return RejectedRequest(reason, response.params, diagnosis)
     if status in (403, 404) and answered:  # a gate in front of the server, or one server of several
         return EngineError(f"{server} refuses this request ({reason})")
     if status == 404:

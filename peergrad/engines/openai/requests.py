@@ -9,7 +9,7 @@ from typing import Any
 from peergrad.debate.errors import UserError
 from peergrad.debate.types import Ask
 from peergrad.engines.openai.errors import RejectedRequest
-from peergrad.engines.shared.sampling import seed_of
+from peergrad.engines.shared.sampling import no_logprobs, seed_of
 
 _KEEP_STOP = {"include_stop_str_in_output": True, "no_stop_trim": True}  # vLLM's and SGLang's word for the same
 # Nothing may stand between the model's distribution and the token drawn but the temperature (SPEC 6.7).
@@ -24,8 +24,9 @@ _TOKENS = {
 }
 STOPS = {"stop", *_KEEP_STOP}
 _OPTIONAL = {"max_tokens", "temperature", "seed", "stream_options", *STOPS}
+_TOP, _FEWER = 20, 5  # likeliest tokens asked for, and from servers that do not give so many
 _TINY = 0.001  # a temperature for servers that call 0 no temperature
-# Words of a server that takes temperatures, but not this one.
+# Words of a server that takes such a field, but not this value.
 _OTHER_VALUE = re.compile(
     r"must be|should be|strictly|positive|greater than|less than|at (?:most|least)|between|range|m(?:in|ax)imum",
     re.IGNORECASE,
@@ -33,9 +34,17 @@ _OTHER_VALUE = re.compile(
 
 
 def request_body(
-    ask: Ask, model: str, seed: int, refused: Set[str], *, temperature: bool, tokens: bool, stream: bool
+    ask: Ask,
+    model: str,
+    seed: int,
+    refused: Set[str],
+    *,
+    temperature: bool,
+    tokens: bool = False,
+    stream: bool = False,
+    likeliest: bool = False,
 ) -> dict[str, Any]:
-    """The body of a request to a server that refused some fields.
+    """The body of a request to a server that refused some fields. ``likeliest``: with the likeliest tokens of each place.
 
     Messages are sent as they are in the ask, so that what was said before stays a prefix.
     """
@@ -52,6 +61,8 @@ def request_body(
     if stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     body = {name: value for name, value in body.items() if name not in refused}
+    if likeliest:
+        body |= {"logprobs": True, "top_logprobs": _FEWER if "top_logprobs" in refused else _TOP}
     if temperature:
         body["temperature"] = max(ask.temperature, _TINY if "temperature" in refused else 0.0)
     return body
@@ -65,6 +76,10 @@ def refused_fields(body: Mapping[str, Any], rejected: RejectedRequest) -> set[st
     named = {name for name in body if name in rejected.params or _names(rejected.diagnosis, name)}
     if "temperature" in named:
         _check_temperature(body["temperature"], rejected)
+    if "top_logprobs" in body and ("logprobs" in rejected.diagnosis or named & {"logprobs", "top_logprobs"}):
+        if body["top_logprobs"] == _FEWER or not _OTHER_VALUE.search(rejected.diagnosis):
+            raise no_logprobs("this server", f" ({rejected})")
+        return {"top_logprobs"}
     if named & _TOKENS.keys():
         raise UserError(f"tokens: this server gives no token ids and log-probabilities ({rejected}); leave tokens out")
     if named & _KEEP_STOP.keys():

@@ -1,4 +1,4 @@
-"""Addresses of servers. No sentence repeats what may be a secret."""
+"""Addresses of servers, and their keys. No sentence repeats what may be a secret."""
 
 from __future__ import annotations
 
@@ -32,6 +32,16 @@ def service_address(base_url: str | None, variable: str, default: str, environ: 
             check_address(url, where)
             return url
     return default
+
+
+def service_key(variable: str, url: str, environ: Mapping[str, str], form: str, hint: str, *, required: bool) -> str | None:
+    """The key of a service, which an environment variable holds; None if there is none and none is required."""
+    value = environ.get(variable, "").strip()
+    if value and not re.fullmatch(form, value):
+        raise UserError(f"{variable}: holds no key{hint}")
+    if not value and required:
+        raise UserError(f"{variable}: is not set; put the key of {host(url)} into it")
+    return value or None
 
 
 def host(url: str) -> str:

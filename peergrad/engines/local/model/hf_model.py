@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,8 @@ from torch.nn import functional as F
 from peergrad.debate.errors import UserError
 from peergrad.engines.local.memory import is_out_of_memory
 from peergrad.engines.local.model.decoder import Adapter, Attend, Decoder, Forward, Groups, Shape
-from peergrad.engines.local.model.probe import probe, refuse
+from peergrad.engines.local.model.probe import ATTENTION, probe, refuse, self_check
 from peergrad.engines.shared.chat import first_line
-
-ATTENTION = "peergrad"
 
 
 def load(folder: Path, device: str, dtype: torch.dtype) -> Forward:
@@ -54,15 +51,7 @@ def forward(model: Any) -> Forward:
     return Decoder(model) if Decoder.runs(model) else HFDecoder(model)
 
 
-@dataclass(frozen=True, eq=False)
-class _Call:
-    """The arguments of one forward pass."""
-
-    attend: Attend
-    adapter: Adapter | None
-
-
-_current = threading.local()  # .call: _Call | None
+_current = threading.local()  # .attend and .adapter: the arguments of the forward pass that runs in this thread
 
 
 class HFDecoder:
@@ -72,15 +61,13 @@ class HFDecoder:
         """Probe and self-check a model; one that can't be run exactly is refused."""
         from transformers import AttentionInterface
 
-        from peergrad.engines.local.model.self_check import self_check
-
         AttentionInterface.register(ATTENTION, _attention)
         model.eval().requires_grad_(False)
         try:
-            result = probe(model)
-            self.shape: Shape = result.shape
-            self.matrices: Sequence[Groups] = result.matrices
-            self.other_modules: frozenset[str] = result.other_modules
+            shape, matrices, other_modules = probe(model)
+            self.shape: Shape = shape
+            self.matrices: Sequence[Groups] = matrices
+            self.other_modules: frozenset[str] = other_modules
             head = model.get_output_embeddings()
             self.unembedding: Tensor = head.weight.data
             self._bias: Tensor | None = head.bias
@@ -104,11 +91,11 @@ class HFDecoder:
         """The last hidden state of each token, scaled where the model scales its logits."""
         # Tokens beyond the context are never read, but tables of positions end there.
         positions = positions.clamp(max=self.shape.context - 1)
-        _current.call = _Call(attend, adapter)
+        _current.attend, _current.adapter = attend, adapter
         try:
             out = self._core(input_ids=ids[None], position_ids=positions[None], use_cache=False)
         finally:
-            _current.call = None
+            _current.attend = _current.adapter = None
         hidden = out.last_hidden_state[0]
         return hidden if self.scale == 1.0 else hidden * self.scale
 
@@ -126,20 +113,19 @@ def _attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, _: Tensor | None, scaling: float | None = None, **__: Any
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it, (1, heads, t, d) to (1, t, n, d), by the attention of the current call."""
-    call: _Call = _current.call
     size = query.shape[-1]
     if scaling is not None and not math.isclose(scaling, size**-0.5):
         query = query * (scaling * size**0.5)
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-    return call.attend(module.layer_idx, q, k, v).view(1, *q.shape), None
+    return _current.attend(module.layer_idx, q, k, v).view(1, *q.shape), None
 
 
 def _lora_hook(layer: int, name: str) -> Callable[..., Tensor | None]:
     """A hook that adds the current call's adapter to a linear module's output."""
 
     def hook(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
-        call: _Call | None = getattr(_current, "call", None)
-        pair = call.adapter[layer].get(name) if call and call.adapter else None
+        adapter: Adapter | None = getattr(_current, "adapter", None)
+        pair = adapter[layer].get(name) if adapter else None
         return output + F.linear(F.linear(inputs[0], pair[0]), pair[1]) if pair else None
 
     return hook

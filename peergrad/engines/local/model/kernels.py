@@ -14,29 +14,14 @@ from torch import Tensor
 VOCABULARY_CHUNK = 4096
 
 
-def add_norm(x: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """``ops.add_norm``."""
-    return _AddNorm.apply(x, added, weight, eps)
-
-
-def rotate(qkv: Tensor, kv_heads: int, cos: Tensor, sin: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """``ops.rotate``."""
-    return _Rotate.apply(qkv, kv_heads, cos, sin, positions)
-
-
-def swiglu(gate_up: Tensor) -> Tensor:
-    """``ops.swiglu``."""
-    return _Swiglu.apply(gate_up)
-
-
 class _AddNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, added, weight, eps):
         width = x.shape[-1]
         total, normed = torch.empty_like(x, dtype=torch.float32), torch.empty_like(x, dtype=weight.dtype)
-        given = x if added is None else added
+        other = x if added is None else added
         _add_norm[(x.numel() // width,)](
-            x, given, weight, total, normed, width, given.stride(-2), eps, added is not None, triton.next_power_of_2(width)
+            x, other, weight, total, normed, width, other.stride(-2), eps, added is not None, triton.next_power_of_2(width)
         )
         ctx.save_for_backward(total, weight)
         ctx.eps, ctx.added = eps, added is not None
@@ -97,6 +82,9 @@ class _Swiglu(torch.autograd.Function):
         back = torch.empty_like(gate_up)
         _swiglu_back[(grad.numel() // width, triton.cdiv(width, 1024))](gate_up, grad, back, width, 1024)
         return back
+
+
+add_norm, rotate, swiglu = _AddNorm.apply, _Rotate.apply, _Swiglu.apply
 
 
 @triton.jit

@@ -39,13 +39,12 @@ class Lora:
 
     def __init__(self, decoder: Forward, rules: LoraRules, seed: int) -> None:
         self.rules = rules
-        generator = torch.Generator().manual_seed(seed)
-        self._layers: Sequence[Groups] = decoder.matrices
+        self._layers, self._dtype, self._device = decoder.matrices, decoder.dtype, decoder.device
         self._kinds = _kinds(decoder, rules.targets)
         self._modules = _modules(decoder, self._kinds)
         self.weights: dict[str, Tensor] = {}
-        self._dtype = decoder.dtype
-        for matrix in (matrix for groups in self._layers for group in groups.values() for matrix in group):
+        generator = torch.Generator().manual_seed(seed)
+        for matrix in _all_matrices(decoder):
             if matrix.kind in self._kinds:
                 bound = 1 / math.sqrt(matrix.inputs)
                 down = torch.empty(rules.rank, matrix.inputs).uniform_(-bound, bound, generator=generator)
@@ -55,36 +54,33 @@ class Lora:
     @torch.no_grad()
     def snapshot(self) -> Adapter:
         """A copy of the additions in the form that the decoder takes: fused like its matrices, scaled, in its precision."""
-        scale = self.rules.alpha / self.rules.rank
-        adapter: Adapter = []
-        for groups in self._layers:
-            added: dict[str, tuple[Tensor, Tensor]] = {}
-            for name, group in groups.items():
-                downs: list[Tensor] = []
-                ups: list[Tensor] = []
-                for matrix in group:
-                    if matrix.kind in self._kinds:
-                        downs.append(self.weights[_name(matrix, "lora_A")])
-                        ups.append(self.weights[_name(matrix, "lora_B")] * scale)
-                    else:
-                        ups.append(torch.zeros(matrix.outputs, 0, device=self._device))
-                if downs:
-                    down, up = torch.cat(downs), torch.block_diag(*ups)
-                    added[name] = (down.to(self._dtype), up.to(self._dtype))
-            adapter.append(added)
-        return adapter
+        return [{name: self._fused(group) for name, group in self._trained(groups).items()} for groups in self._layers]
 
     def trainable(self) -> Adapter:
         """A snapshot with gradients; ``unfused`` turns them into gradients of the weights."""
         return [{n: (down.requires_grad_(), up.requires_grad_()) for n, (down, up) in x.items()} for x in self.snapshot()]
 
+    def _trained(self, groups: Groups) -> Groups:
+        """The groups that have trained matrices."""
+        return {name: group for name, group in groups.items() if any(matrix.kind in self._kinds for matrix in group)}
+
+    def _fused(self, group: tuple[Matrix, ...]) -> tuple[Tensor, Tensor]:
+        """The matrices (down, up) of a group."""
+        downs = [self.weights[_name(matrix, "lora_A")] for matrix in group if matrix.kind in self._kinds]
+        ups = [
+            self.weights[_name(matrix, "lora_B")] * (self.rules.alpha / self.rules.rank)
+            if matrix.kind in self._kinds
+            else torch.zeros(matrix.outputs, 0, device=self._device)
+            for matrix in group
+        ]
+        return torch.cat(downs).to(self._dtype), torch.block_diag(*ups).to(self._dtype)
+
     def unfused(self, grads: Sequence[Tensor]) -> dict[str, Tensor]:
         """Gradients of the weights by name, from those of all matrices of ``trainable`` in their order."""
         scale, rank = self.rules.alpha / self.rules.rank, self.rules.rank
         by_name: dict[str, Tensor] = {}
-        fused = iter(grads)
-        for group in self._fused():
-            down, up = next(fused), next(fused)
+        groups = [group for groups in self._layers for group in self._trained(groups).values()]
+        for group, down, up in zip(groups, grads[::2], grads[1::2], strict=True):
             row, column = 0, 0
             for matrix in group:
                 if matrix.kind in self._kinds:
@@ -97,14 +93,9 @@ class Lora:
 
     def name_of(self, index: int) -> str:
         """The names of the matrices that matrix ``index`` of ``trainable`` adds to."""
-        names = [matrix.name for matrix in self._fused()[index // 2] if matrix.kind in self._kinds]
-        before, _, first = names[0].rpartition(".")
-        return ", ".join([f"{before}.{first}", *(name.rpartition(".")[2] for name in names[1:])])
-
-    def _fused(self) -> list[tuple[Matrix, ...]]:
-        """The groups that have trained matrices."""
-        groups = (group for layer in self._layers for group in layer.values())
-        return [group for group in groups if any(matrix.kind in self._kinds for matrix in group)]
+        groups = [group for groups in self._layers for group in self._trained(groups).values()]
+        names = [matrix.name for matrix in groups[index // 2] if matrix.kind in self._kinds]
+        return ", ".join([names[0], *(name.rpartition(".")[2] for name in names[1:])])
 
     def config(self, base: str) -> str:
         """The file that tells PEFT what these weights are."""
@@ -129,13 +120,7 @@ class Lora:
         loaded, config = _read(folder)
         if config.get("use_rslora") or config.get("use_dora") or config.get("rank_pattern") or config.get("alpha_pattern"):
             raise UserError(f"{folder}: its adapter is no plain LoRA with one rank for all; merge it into the model first")
-        kinds = {
-            matrix.kind
-            for groups in decoder.matrices
-            for group in groups.values()
-            for matrix in group
-            if _name(matrix, "lora_A") in loaded
-        }
+        kinds = {matrix.kind for matrix in _all_matrices(decoder) if _name(matrix, "lora_A") in loaded}
         if not kinds:
             raise UserError(f"{folder}: its adapter adds to no matrix of this model; was it trained on another one?")
         lora = Lora(decoder, LoraRules(rank=config["r"], alpha=config["lora_alpha"], targets=tuple(sorted(kinds))), seed=0)
@@ -154,10 +139,6 @@ class Lora:
         for name, value in loaded.items():
             self.weights[name].copy_(value)
 
-    @property
-    def _device(self) -> torch.device:
-        return next(iter(self.weights.values())).device
-
 
 def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     from safetensors import SafetensorError
@@ -173,7 +154,7 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def _kinds(decoder: Forward, targets: Sequence[str]) -> set[str]:
     """The kinds of matrices to train."""
-    known = {matrix.kind: None for groups in decoder.matrices for group in groups.values() for matrix in group}
+    known = {matrix.kind: None for matrix in _all_matrices(decoder)}
     if not known:
         raise UserError("model: its layers have no linear matrices, so there is nothing for LoRA to add to")
     for target in targets:
@@ -186,8 +167,11 @@ def _modules(decoder: Forward, kinds: set[str]) -> list[str]:
     """``target_modules`` for PEFT: kinds of matrices if no other modules have these names, else full names."""
     if not kinds & decoder.other_modules:
         return sorted(kinds)
-    matrices = (matrix for groups in decoder.matrices for group in groups.values() for matrix in group)
-    return sorted(matrix.name for matrix in matrices if matrix.kind in kinds)
+    return sorted(matrix.name for matrix in _all_matrices(decoder) if matrix.kind in kinds)
+
+
+def _all_matrices(decoder: Forward) -> list[Matrix]:
+    return [matrix for groups in decoder.matrices for group in groups.values() for matrix in group]
 
 
 def _name(matrix: Matrix, part: str) -> str:

@@ -1,7 +1,8 @@
-"""Finds the shape of a transformers model by running it once on a few tokens, without knowing its architecture.
+"""Finds the shape of a transformers model without knowing its architecture, and checks that it runs with our attention.
 
-A probe function takes the place of attention and records how it is called: by which modules, with how many heads of which
-size, and which mask. Models that the engine's caches and packed sequences can't run exactly are refused.
+``probe`` runs it once on a few tokens. A function that takes the place of attention records how it is called: by which
+modules, with how many heads of which size, and which mask. ``self_check`` compares its outputs with our attention and with
+its own. Models that the engine's caches and packed sequences can't run exactly are refused.
 """
 
 from __future__ import annotations
@@ -9,27 +10,31 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from peergrad.debate.errors import UserError
 from peergrad.engines.local.model.decoder import Groups, Matrix, Shape
+from peergrad.engines.local.sample.batch_state import KVCache
+from peergrad.engines.local.train.packing import Node, packed_attention
 
-PROBE = "peergrad-probe"
+if TYPE_CHECKING:
+    from peergrad.engines.local.model.hf_model import HFDecoder
+
+# The names of our attention functions in transformers.
+ATTENTION, _PROBE = "peergrad", "peergrad-probe"
 
 # Arguments of attention functions that are not supported, and what they are.
 _UNSUPPORTED = {"softcap": "softcapped scores", "s_aux": "sinks", "position_bias": "biases by position"}
 
 
-@dataclass(frozen=True)
-class ProbeResult:
-    """The sizes of a model and the matrices of its layers, in the sense of ``Forward``."""
+# The self-check runs sequences of these lengths, and decodes the tokens at this position.
+_LENGTHS, _START = (9, 6), 5
 
-    shape: Shape
-    matrices: list[Groups]
-    other_modules: frozenset[str]
+# The largest relative difference between two ways to compute the same.
+_TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.02, torch.bfloat16: 0.1}
 
 
 @dataclass(frozen=True)
@@ -54,17 +59,17 @@ def refuse(model: Any, why: str) -> NoReturn:
 
 
 @torch.no_grad()
-def probe(model: Any) -> ProbeResult:
-    """Probe a model, or refuse it."""
+def probe(model: Any) -> tuple[Shape, list[Groups], frozenset[str]]:
+    """The shape, matrices and other modules of a model, as in ``Forward``."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
-    AttentionInterface.register(PROBE, _record_attention)
-    AttentionMaskInterface.register(PROBE, _record_mask)
+    AttentionInterface.register(_PROBE, _record_attention)
+    AttentionMaskInterface.register(_PROBE, _record_mask)
     context = _context(model.config.get_text_config())
-    model.set_attn_implementation(PROBE)
+    model.set_attn_implementation(_PROBE)
     _recorded.calls, _recorded.context = [], context
     core = model.get_decoder()
-    if core.config._attn_implementation == PROBE:
+    if core.config._attn_implementation == _PROBE:
         ids = torch.arange(4, device=model.device)[None]
         core(input_ids=ids, position_ids=ids, use_cache=False)
     calls: list[_AttentionCall] = _recorded.calls
@@ -89,7 +94,7 @@ def probe(model: Any) -> ProbeResult:
     matrices = _matrices(model, [call.module for call in calls])
     names = {matrix.name for groups in matrices for group in groups.values() for matrix in group}
     other_modules = frozenset(name.rpartition(".")[2] for name, _ in model.named_modules() if name not in names)
-    return ProbeResult(shape, matrices, other_modules)
+    return shape, matrices, other_modules
 
 
 def _check(model: Any, calls: list[_AttentionCall]) -> None:
@@ -184,3 +189,67 @@ def _matrices(model: Any, attentions: list[nn.Module]) -> list[Groups]:
                 groups[name] = (Matrix(f"{layer}.{name}", module.weight.shape[1], module.weight.shape[0]),)
         layers.append(groups)
     return layers
+
+
+@torch.no_grad()
+def self_check(decoder: HFDecoder, model: Any) -> None:
+    """Refuse a model whose outputs differ with our attention.
+
+    It is run as in training, two sequences packed, and as in sampling, a prompt and then a token in two rows. That nothing
+    but attention mixes tokens, such as a recurrence, is checked exactly: without attention a NaN stays at its token.
+    """
+    generator = torch.Generator().manual_seed(0)
+    texts = [torch.randint(decoder.shape.vocabulary, (n,), generator=generator).to(decoder.device) for n in _LENGTHS]
+    if _mixes(decoder, model, texts[0]):
+        refuse(model, "something besides attention mixes its tokens, such as a recurrence")
+    model.set_attn_implementation("eager")
+    own = [model.get_decoder()(input_ids=text[None], use_cache=False).last_hidden_state[0] for text in texts]
+    scores = [model(input_ids=text[None], use_cache=False).logits[0] for text in texts]
+    model.set_attn_implementation(ATTENTION)
+    hidden = _as_in_training(decoder, texts)
+    if _difference(hidden, torch.cat(own) * decoder.scale) > _TOLERANCE[decoder.dtype]:
+        refuse(model, "its attention does more than it says, or its positions are not those it is given")
+    if _difference(decoder.logits(hidden), torch.cat(scores)) > _TOLERANCE[decoder.dtype]:
+        refuse(model, "its logits are not a product of its last hidden state with one matrix (capped, perhaps)")
+    expected = torch.stack([hidden_T[_START] for hidden_T in own]) * decoder.scale
+    if _difference(_as_in_sampling(decoder, texts), expected) > _TOLERANCE[decoder.dtype]:
+        refuse(model, "it gives something else token by token than all at once")
+
+
+def _mixes(decoder: HFDecoder, model: Any, text: Tensor) -> bool:
+    """Whether a token changes others although attention returns zeros."""
+
+    def taint(_: nn.Module, __: Any, embedded: Tensor) -> Tensor:
+        return embedded.index_fill(1, torch.tensor([_START], device=embedded.device), torch.nan)
+
+    hook = model.get_input_embeddings().register_forward_hook(taint)
+    try:
+        positions = torch.arange(len(text), device=text.device)
+        hidden = decoder.hidden(text, positions, lambda _, q, __, ___: torch.zeros_like(q).flatten(-2), None)
+    finally:
+        hook.remove()
+    return hidden.isnan().any(-1).nonzero().flatten().tolist() != [_START]
+
+
+def _as_in_training(decoder: HFDecoder, texts: list[Tensor]) -> Tensor:
+    positions = torch.cat([torch.arange(len(text), device=text.device) for text in texts])
+    trees = [Node(index, 0, len(text)) for index, text in enumerate(texts)]
+    attend = packed_attention(trees, decoder)
+    return decoder.hidden(torch.cat(texts), positions, attend, None)
+
+
+def _as_in_sampling(decoder: HFDecoder, texts: list[Tensor]) -> Tensor:
+    """The hidden states of the tokens at ``_START``, after what comes before them is in a cache."""
+    cache, rows, device = KVCache(decoder, len(texts), 16), len(texts), decoder.device
+    before, ids = torch.cat([text[:_START] for text in texts]), torch.stack([text[_START] for text in texts])
+    positions = torch.arange(_START, device=device).repeat(rows)
+    attend = cache.attend(torch.arange(rows, device=device), positions, _START, [_START] * rows)
+    decoder.hidden(before, positions, attend, None)
+    positions = torch.full((rows,), _START, device=device)
+    return decoder.hidden(ids, positions, cache.attend(slice(rows), positions, _START + 1), None)
+
+
+def _difference(actual: Tensor, expected: Tensor) -> float:
+    actual, expected = actual.float(), expected.float()
+    difference = ((actual - expected).norm() / expected.norm()).item()
+    return difference if difference == difference else float("inf")  # NaN

@@ -18,7 +18,7 @@ import torch
 
 from peergrad.debate.errors import EngineError
 from peergrad.debate.sampler import Answer, Likely
-from peergrad.debate.types import Ask, Floats, Ids, Message, Reply, Tokens
+from peergrad.debate.types import Ask, Floats, Ids, Reply, Tokens
 from peergrad.engines.local.memory import catch_out_of_memory
 from peergrad.engines.local.model.decoder import Adapter
 from peergrad.engines.local.model.ops import LOGITS_CHUNK
@@ -147,9 +147,7 @@ class LocalSampler:
 
     def _choose(self, asks: Sequence[Ask], options: Sequence[str]) -> list[Likely | EngineError]:
         engine, chat = self._engine, self._engine.chat
-        tokens = [int(chat.tokens((Message("user", "."),), option, 1.0).ids_T[0]) for option in options]
-        if len({*tokens}) < len(tokens):
-            raise EngineError(f"the options {', '.join(options)} begin with the same token in this model's vocabulary")
+        tokens = chat.first_tokens(options)
         context = engine.decoder.shape.context
         prompts = [request.prompt_T for request in _render(asks, chat, engine.seed)]
         fit = [index for index, prompt_T in enumerate(prompts) if len(prompt_T) < context]

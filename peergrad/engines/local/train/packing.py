@@ -21,13 +21,13 @@ from peergrad.debate.types import Floats, Ids
 from peergrad.engines.local.model.decoder import Adapter, Attend, Forward, Shape
 from peergrad.learn.datums import Datum
 
-# What begins alike for fewer tokens than this is not worth a node of its own, and neither is what lies deeper than that.
-_LEAST, _DEEPEST = 32, 64
+# A shared prefix of fewer tokens gets no node of its own, and neither does one below so many others.
+_MIN_SHARED, _MAX_DEPTH = 32, 64
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Tokens ``start`` to ``end`` of a sequence, which all below begin with; without children, the rest of the sequence."""
+    """Tokens ``start`` to ``end`` of a sequence, shared by all below it; a leaf is the rest of a sequence."""
 
     sequence: int
     start: int
@@ -63,22 +63,21 @@ class Node:
 
 def prefix_trees(data: Sequence[Datum]) -> list[Node]:
     """Every sequence as a leaf of one tree."""
-    free = [_free(datum) for datum in data]
-    starts = [datum.inputs_T[:length].astype(">i4") for datum, length in zip(data, free, strict=True)]
-    order = sorted(range(len(data)), key=lambda index: (starts[index].tobytes(), index))
-    # Those that begin alike are neighbours now; alike[i]: for how long the i-th in order is like the one before.
-    alike = [0, *(_common(starts[one], starts[other]) for one, other in pairwise(order))]
+    prefixes = [datum.inputs_T[: _shareable(datum)].astype(">i4") for datum in data]
+    order = sorted(range(len(data)), key=lambda index: (prefixes[index].tobytes(), index))
+    # Sequences with the same prefix are neighbours now; common[i]: how many tokens the i-th shares with the one before.
+    common = [0, *(_common(prefixes[one], prefixes[other]) for one, other in pairwise(order))]
 
     def grow(first: int, last: int, depth: int, above: int) -> Iterator[Node]:
-        """The trees of those from ``first`` up to ``last``, who have ``depth`` tokens in common, in nodes ``above``."""
-        apart = above == _DEEPEST
-        edges = [first, *(i for i in range(first + 1, last) if apart or alike[i] < depth + _LEAST), last]
+        """The trees of the sequences from ``first`` to ``last``, which share ``depth`` tokens in ``above`` nodes."""
+        split = above == _MAX_DEPTH
+        edges = [first, *(i for i in range(first + 1, last) if split or common[i] < depth + _MIN_SHARED), last]
         for low, high in pairwise(edges):
             if high - low == 1:
                 yield Node(order[low], depth, len(data[order[low]]))
             else:
-                end = min(alike[low + 1 : high])
-                # Longest first: neighbours of similar length are attended to together where that needs padding.
+                end = min(common[low + 1 : high])
+                # Longest first: neighbours of similar length are padded together.
                 below = sorted(grow(low, high, end, above + 1), key=lambda node: -node.tokens)
                 yield Node(order[low], depth, end, tuple(below))
 
@@ -109,20 +108,20 @@ def micro_batches(trees: Sequence[Node], tokens: int) -> list[list[Node]]:
     return batches
 
 
-def _free(datum: Datum) -> int:
-    """How many tokens may be shared: what a sampled one is worth is each one's own, and something is left of each."""
+def _shareable(datum: Datum) -> int:
+    """How many tokens may be shared: those before the first sampled one, but not the whole sequence."""
     sampled = np.flatnonzero(datum.mask_T > 0)
     return min(int(sampled[0]) if len(sampled) else len(datum), len(datum) - 1)
 
 
 def _common(first: npt.NDArray[np.int32], second: npt.NDArray[np.int32]) -> int:
     length = min(len(first), len(second))
-    places = np.flatnonzero(first[:length] != second[:length])
-    return int(places[0]) if len(places) else length
+    different = np.flatnonzero(first[:length] != second[:length])
+    return int(different[0]) if len(different) else length
 
 
 def packed_attention(trees: Sequence[Node], model: Forward, *, kernels: bool = True) -> Attend:
-    """Each token attends to those before it in its own sequence: by kernels of our own on a GPU, unless told otherwise."""
+    """Each token attends to those before it in its own sequence. ``kernels``: by our own, on a GPU that can run them."""
     if model.device.type == "cuda" and kernels:
         from peergrad.engines.local.train import tree_kernels
 
@@ -142,75 +141,49 @@ def _by_kernels(trees: Sequence[Node], shape: Shape, device: torch.device) -> At
     return lambda layer, q, k, v: tree_kernels.tree_attention(q, k, v, where, shape.windows[layer])
 
 
-@dataclass(frozen=True)
-class _Call:
-    """Nodes attended to in one call: which tokens, how many, the longest, places when padded, what all have before them."""
-
-    tokens: slice
-    rows: int
-    longest: int
-    places: Tensor
-    before: tuple[slice, ...]
-
-
 def _by_calls(trees: Sequence[Node], shape: Shape, device: torch.device) -> Attend:
-    """The same by PyTorch's own attention. Neighbours of similar length are one call.
-
-    A call pads on the right, where no earlier token looks, so padding costs a little time and nothing else.
-    """
+    """The same by PyTorch's own attention. Each call pads on the right, where no earlier token looks."""
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)  # with a mask its gradients can be NaN
-    calls = [_call(device, *group) for group in _groups(trees)]
+    calls: list[tuple[slice, int, int, Tensor, tuple[slice, ...]]] = []
+    for start, lengths, before in _calls(trees, 0, ()):
+        rows, longest = len(lengths), max(lengths)
+        places = np.concatenate([row * longest + np.arange(length) for row, length in enumerate(lengths)])
+        calls.append((slice(start, start + sum(lengths)), rows, longest, torch.from_numpy(places).to(device), before))
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         outputs: list[Tensor] = []
-        for call in calls:
-            size = call.rows * call.longest
-            padded = [_Pad.apply(x[call.tokens], call.places, size).view(call.rows, -1, *x.shape[1:]) for x in (q, k, v)]
+        for tokens, rows, longest, places, before in calls:
+            padded = [_Pad.apply(x[tokens], places, rows * longest).view(rows, -1, *x.shape[1:]) for x in (q, k, v)]
             q1, k1, v1 = (x.transpose(1, 2) for x in padded)
-            if call.before:
-                shared = ([x[part] for part in call.before] for x in (k, v))
-                k1, v1 = (
-                    torch.cat((torch.cat(parts).transpose(0, 1).expand(call.rows, -1, -1, -1), own), 2)
-                    for parts, own in zip(shared, (k1, v1), strict=True)
-                )
+            if before:
+                shared = (torch.cat([x[part] for part in before]).transpose(0, 1).expand(rows, -1, -1, -1) for x in (k, v))
+                k1, v1 = (torch.cat(both, 2) for both in zip(shared, (k1, v1), strict=True))
             y = _attend(q1, k1, v1, shape.windows[layer])
-            outputs.append(Unpad.apply(y.transpose(1, 2).flatten(0, 1).flatten(1), call.places))
+            outputs.append(Unpad.apply(y.transpose(1, 2).flatten(0, 1).flatten(1), places))
         return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
 
     return attend
 
 
-def _groups(trees: Sequence[Node]) -> Iterator[tuple[int, list[int], tuple[slice, ...]]]:
-    """In the order of packing: where nodes begin, their lengths, and what they have before them."""
-    start = 0
+def _calls(nodes: Sequence[Node], start: int, before: tuple[slice, ...]) -> list[tuple[int, list[int], tuple[slice, ...]]]:
+    """Which nodes are attended to in one call: where they begin, their lengths, and what is before all of them.
 
-    def below(nodes: Sequence[Node], before: tuple[slice, ...]) -> Iterator[tuple[int, list[int], tuple[slice, ...]]]:
-        nonlocal start
-        alike: list[int] = []
-        for node in nodes:
-            length = node.end - node.start
-            if alike and (node.children or not 0.75 * max(alike) <= length <= min(alike) / 0.75):
-                yield start, alike, before
-                start, alike = start + sum(alike), []
-            alike.append(length)
-            if node.children:
-                yield start, alike, before
-                own = slice(start, start + length)
-                start, alike = start + length, []
-                yield from below(node.children, (*before, own))
-        if alike:
-            yield start, alike, before
-            start += sum(alike)
-
-    yield from below(trees, ())
-
-
-def _call(device: torch.device, start: int, lengths: list[int], before: tuple[slice, ...]) -> _Call:
-    longest = max(lengths)
-    places = np.concatenate([row * longest + np.arange(length) for row, length in enumerate(lengths)])
-    tokens = slice(start, start + sum(lengths))
-    return _Call(tokens, len(lengths), longest, torch.from_numpy(places).to(device), before)
+    Leaves of similar length that follow each other are one call. Nodes are packed from ``start`` on.
+    """
+    calls: list[tuple[int, list[int], tuple[slice, ...]]] = []
+    lengths: list[int] = []  # of the last call, if another leaf may be added
+    for node in nodes:
+        length = node.end - node.start
+        if not lengths or node.children or not 0.75 * max(lengths) <= length <= min(lengths) / 0.75:
+            lengths = []
+            calls.append((start, lengths, before))
+        lengths.append(length)
+        if node.children:
+            calls += _calls(node.children, start + length, (*before, slice(start, start + length)))
+            lengths = []
+        start += node.tokens
+    return calls
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, window: int | None) -> Tensor:
@@ -227,7 +200,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, window: int | None) -> Tensor:
 
 
 class _Pad(torch.autograd.Function):
-    """Rows to their places among zeros; back by picking them. Plain indexing would add up gradients one by one."""
+    """Copy rows to places among zeros. The gradient of plain indexing would be summed row by row."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, places: Tensor, size: int) -> Tensor:
@@ -240,7 +213,7 @@ class _Pad(torch.autograd.Function):
 
 
 class Unpad(torch.autograd.Function):
-    """The other way round: rows at these places."""
+    """The inverse: the rows at these places."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, places: Tensor) -> Tensor:

@@ -1,0 +1,191 @@
+"""The commands about what is on disk: ``score``, ``rescore``, ``compare``, ``report``, ``export`` and ``models``."""
+
+from __future__ import annotations
+
+import json as json_module
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from peergrad.cli.flags import Flag, Inline, say, warn
+from peergrad.debate.errors import UserError
+from peergrad.debate.quote import visible
+from peergrad.debate.transcript import read_file
+from peergrad.learn.advantages import Center, Values, advantages
+from peergrad.reward import rewards
+from peergrad.reward.rewards import RewardRules, Scored
+from peergrad.reward.streams import Consensus
+from peergrad.reward.tally import Vote
+from peergrad.runs.export import export as export_adapter
+from peergrad.runs.folder import Run
+from peergrad.tasks.open import TaskRules, gradable, open_questions, regrade
+
+_COUNTS = ("self_votes", "malformed", "repeated", "contradictory", "missing", "parse_errors")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedRules(RewardRules):
+    """What is the same in all the rewards that are compared; in these two they differ."""
+
+    reward: Annotated[str, tyro.conf.Fixed, tyro.conf.Suppress] = "streams"
+    consensus: Annotated[Consensus | None, tyro.conf.Fixed, tyro.conf.Suppress] = None
+
+
+def score(
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")],
+    /,
+    rules: Annotated[RewardRules, Inline] = RewardRules(),  # noqa: B008 (frozen)
+    center: Center = "group",
+    json: Flag = False,
+) -> None:
+    """Score the debates of transcript files: valid votes, rewards and advantages.
+
+    Args:
+        files: Transcript files, one debate per line (docs/reference/transcript.md). Together they are one batch.
+        rules: How votes become reward.
+        center: What the baseline is a mean over: one debate, the whole batch, or one seat across the batch.
+        json: Print one JSON object instead of tables.
+    """
+    if not files:
+        raise UserError("FILE: is missing; give at least one transcript file")
+    batch = [rewards.score(debate, rules) for path in files for debate in read_file(path)]
+    centred = advantages(batch, center=center)
+    if json:
+        print(json_module.dumps({"debates": [_as_object(*one) for one in zip(batch, centred, strict=True)]}))
+    else:
+        from peergrad.terminal.tables import print_scores  # brings rich, which --json does not need
+
+        print_scores(batch, centred)
+
+
+def _as_object(scored: Scored, advantages: Sequence[Values]) -> dict[str, Any]:
+    """One debate's votes, counts and streams; a unit without signal is null."""
+    return {
+        "id": scored.debate.id,
+        "votes": [_vote(vote) for vote in scored.tally.votes],
+        "counts": {name: getattr(scored.tally.counts, name) for name in _COUNTS},
+        "streams": [
+            {"name": stream.name, "unit": stream.unit, "values": stream.values, "advantages": values}
+            for stream, values in zip(scored.streams, advantages, strict=True)
+        ],
+    }
+
+
+def _vote(vote: Vote) -> dict[str, Any]:
+    """A vote; how strong it is only of a soft one."""
+    line = asdict(vote) | {"judged": vote.judged or (None, None)}
+    return {name: value for name, value in line.items() if name != "strength" or value != 1}
+
+
+def rescore(
+    paths: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATH")],
+    /,
+    rules: Annotated[SharedRules, Inline] = SharedRules(),  # noqa: B008 (frozen)
+    reward: tuple[str, ...] = (),
+    task: str = "",
+    json: Flag = False,
+) -> None:
+    """Compare rewards on saved debates, without a model: which of them follows the truth?
+
+    Args:
+        paths: Folders that ``peergrad train`` wrote to, or transcript files (docs/reference/transcript.md).
+        rules: How votes become reward.
+        reward: Rewards of your own to compare with the built-in ones, each as module:name.
+        task: A task of your own, as module:name, to grade debates about its questions.
+        json: Print one JSON object instead of tables.
+    """
+    from peergrad.measure import rescore as measure
+
+    if not paths:
+        raise UserError("PATH: is missing; give a run's folder or a transcript file")
+    debates = (debate for path in paths for debate in Run.any_debates(path, warn))
+    grade = (open_questions(task, TaskRules()).grade, attrgetter("known")) if task else (regrade, gradable)
+    result = measure.rescore(debates, rules, grade[0], reward, grade[1])
+    if not result.debates:
+        raise UserError(
+            f"{', '.join(map(str, paths))}: no debate is kept there; give a run that has made a step, or a transcript file"
+        )
+    if json:
+        print(json_module.dumps(asdict(result) | {"verdict": measure.verdict(result)}))
+    else:
+        from peergrad.terminal.tables import print_rescored  # brings rich, which --json does not need
+
+        print_rescored(result)
+
+
+def compare(
+    first: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="A")],
+    second: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="B")],
+    /,
+    json: Flag = False,
+) -> None:
+    """Compare two results of ``peergrad eval``, question by question.
+
+    Args:
+        first: The folder of a finished evaluation.
+        second: Another one, about the same questions.
+        json: Print one JSON object instead of a table.
+    """
+    from peergrad.measure.outcome import compared
+    from peergrad.runs.evaluation import read_result
+
+    comparison = compared(read_result(first), read_result(second))
+    if not comparison["questions"]:
+        raise UserError(f"{second}: shares no question with {first}; compare evaluations of the same questions")
+    if json:
+        print(json_module.dumps(comparison))
+        return
+    from rich.console import Console
+
+    from peergrad.terminal.tables import print_comparison
+
+    print_comparison(Console(highlight=False, markup=False), (str(first), str(second)), comparison)
+
+
+def report(run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")], /) -> None:
+    """Write a page about a run: curves, and debates before and after.
+
+    Args:
+        run: The folder that ``peergrad train`` wrote to.
+    """
+    from peergrad.web.report import write_report
+
+    print(write_report(Run.open(run, warn)))
+
+
+def export(
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")], /, to: Path, step: int | None = None
+) -> None:
+    """Copy a checkpoint as a PEFT adapter with a model card.
+
+    Args:
+        run: The folder that ``peergrad train`` wrote to.
+        to: The folder to make.
+        step: Which step's; unset, the newest.
+    """
+    print(export_adapter(Run.open(run, warn), to, step))
+
+
+def models(get: str | None = None) -> None:
+    """List the built-in models and what is in the cache.
+
+    Args:
+        get: Download and convert a model now: an alias, a hub id or a GGUF file. A later run then starts quickly.
+    """
+    from peergrad.engines.local.fetch import models  # needs no torch until something is converted
+
+    if get is not None:
+        say(f"{get} is ready in {models.resolve(get, say=say)}.")
+        return
+    print("Built in:")
+    for model in models.MODELS.values():
+        print(f"  {model.alias:<12} {model.title}, {model.licence}, {model.megabytes} MB to download")
+    print(f"In the cache ({models.cache()}):")
+    for held in models.cached():
+        state = "" if held.problem is None else f", to be made again: {held.problem}"
+        print(f"  {visible(held.name):<12} {held.bytes / 1e6:.0f} MB{visible(state)}")
+    print("Any Hugging Face folder, hub id or GGUF file works too; --get NAME fetches and converts one now.")
