@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peergrad import Parallel, Question, Sequential, advantages, credit, datums, dump, load, play, score
-from peergrad.debate.types import Debate, Tokens
+from peergrad.debate.ballot import BALLOT, Ballot
+from peergrad.debate.contract import FULL, SHORT, read
+from peergrad.debate.types import Ask, Debate, Parsed, Tokens, Turn
 from peergrad.engines.scripted import Scripted
 from peergrad.reward.rewards import RewardRules
 from tests.helpers import full, parallel, sequential, short
@@ -25,6 +27,8 @@ RULES = [
     RewardRules(consensus="all"),
     RewardRules(consensus="others", self_votes="keep", unjudged="literal"),
     RewardRules(ballots="literal", format_penalty=False),
+    RewardRules(form="literal", voices="votes"),
+    RewardRules(reward="borda"),
 ]
 
 
@@ -230,3 +234,96 @@ def test_a_debate_replayed_from_its_transcript_asks_the_same_waves(data, in_sequ
 
 def without_tokens(ask):
     return (ask.agent, ask.turn, ask.seen, ask.since, [(m.role, m.text) for m in ask.messages], ask.temperature)
+
+
+@st.composite
+def soft_ballots(draw):
+    """Answers, and of every voter a verdict in [-1, 1] on each two others."""
+    agents = draw(st.integers(3, 5))
+    strengths = st.sampled_from([-1.0, -0.5, -0.25, 0.0, 0.25, 0.5, 1.0])
+    pairs = [(voter, a, b) for voter in range(agents) for a in range(agents) for b in range(a) if voter not in (a, b)]
+    values = draw(st.lists(strengths, min_size=len(pairs), max_size=len(pairs)))
+    return agents, dict(zip(pairs, values, strict=True))
+
+
+def with_votes(agents, votes, candidates=None):
+    """A debate by ballot in which these votes were cast, whoever was shown under which letter."""
+    protocol = Ballot(agents=agents, shown=max(2, agents - 1))
+    answers = [Turn(agent, 0, f"\\boxed{{{agent % 2}}}", Parsed()) for agent in range(agents)]
+    ballots = [
+        Turn(
+            voter,
+            agents,
+            "",
+            Parsed(votes=tuple(vote for author, vote in votes if author == voter)),
+            round=1,
+            contract=BALLOT,
+            candidates=(candidates or {}).get(voter) or tuple((agent,) for agent in range(agents) if agent != voter),
+        )
+        for voter in range(agents)
+    ]
+    return Debate("d", Question("q", "?", style="boxed"), protocol, (*answers, *ballots))
+
+
+@given(soft_ballots(), st.booleans())
+def test_a_soft_vote_of_one_equals_a_hard_vote(ballots, turned):
+    agents, strengths = ballots
+    signs = {key: (value > 0) - (value < 0) for key, value in strengths.items()}
+    soft = [
+        (voter, (b, -float(sign), a) if turned else (a, float(sign), b)) for (voter, a, b), sign in signs.items() if sign
+    ]
+    hard = [(voter, (a, ">", b) if sign > 0 else (b, ">", a)) for (voter, a, b), sign in signs.items() if sign]
+    for rules in RULES:
+        assert score(with_votes(agents, soft), rules).streams == score(with_votes(agents, hard), rules).streams
+
+
+@given(soft_ballots(), st.randoms(use_true_random=False))
+def test_letters_and_their_order_change_no_tally(ballots, rng):
+    agents, strengths = ballots
+    votes = [(voter, (a, value, b)) for (voter, a, b), value in strengths.items()]
+    shuffled = {
+        voter: tuple(rng.sample([(agent,) for agent in range(agents) if agent != voter], agents - 1))
+        for voter in range(agents)
+    }
+    before, after = with_votes(agents, votes), with_votes(agents, votes, shuffled)
+    for rules in RULES:
+        assert score(before, rules).tally == score(after, rules).tally
+        assert score(before, rules).streams == score(after, rules).streams
+
+
+@given(st.permutations(range(4)), st.lists(st.sampled_from(["right", "wrong"]), min_size=4, max_size=4))
+def test_relabelling_letters_changes_no_vote(order, verdicts):
+    """The same verdicts on the same agents, whatever letters they stand under."""
+
+    def votes(order):
+        ask = Ask("", 4, 5, 5, (), (), 0, contract=BALLOT, candidates=tuple((agent,) for agent in order))
+        for form, text in (
+            ("verdicts", "\n".join(f"{x}: {verdicts[agent]}" for x, agent in zip("ABCD", order, strict=True))),
+            ("soft-verdict", "\n".join(f"Yes {verdicts[agent] == 'right':.6f} No 0.000000" for agent in order)),
+        ):
+            for a, op, b in Ballot(agents=5, ballot_form=form).read(ask, text).votes:
+                verdict = op if isinstance(op, float) else float(op == ">")
+                yield (form, a, b, verdict) if a < b else (form, b, a, 0.0 - verdict)
+
+    assert sorted(votes(order)) == sorted(votes(range(4)))
+
+
+@given(
+    st.one_of(st.text(max_size=200), st.lists(st.sampled_from([*FULL.tags, "x", "Agent 0 > Agent 1", "</think>", "&gt;"])))
+)
+def test_tolerant_reading_keeps_to_the_text(text):
+    text = text if isinstance(text, str) else " ".join(text)
+    for contract in (FULL, SHORT):
+        strict, parsed = read(text, contract), read(text, contract, reading="tolerant")
+        assert strict.error or parsed == strict
+        at = 0
+        for section in parsed.sections:
+            assert at <= section.start <= section.inner[0] <= section.inner[1] <= section.end <= len(text)
+            at = section.end
+
+
+@given(said(), st.booleans(), st.sampled_from(["graded", "literal"]))
+def test_form_is_never_rewarded(debate, in_sequence, form):
+    agents, rounds = debate
+    values = score(build(agents, rounds, in_sequence), RewardRules(form=form)).streams[-1].values
+    assert all(-1 <= value <= 0 for value in values)

@@ -269,7 +269,7 @@ def test_hostile_replies_leave_the_text_clean(tmp_path):
 
 
 def unreadable(request):
-    return "I will not." if round_of(request) or seat(request) else said(request, "\\boxed{7}")
+    return "<evaluation>I will not." if round_of(request) or seat(request) else said(request, "\\boxed{7}")
 
 
 def test_without_votes_there_may_be_no_winner(tmp_path):
@@ -278,7 +278,7 @@ def test_without_votes_there_may_be_no_winner(tmp_path):
         done = peergrad("debate", "boxed", *args, cwd=tmp_path)
     assert "Nobody voted. One of 3 agents gives an answer:" in done.stdout
     assert "from round 1; what it said after that can't be read" in done.stdout
-    assert done.stdout.count("  can't be read (missing <solution>):\n  │ I will not.") == 5
+    assert done.stdout.count("  can't be read (missing <solution>):\n  │ <evaluation>I will not.") == 5
     with Server(replying(lambda _: "no")) as server:
         done = peergrad("debate", "none", "--model", f"m@{server.url}", "--rounds", "1", cwd=tmp_path)
     assert "There is no winner: no reply could be read." in done.stdout

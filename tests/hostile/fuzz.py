@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
+from peergrad.debate.ballot import BALLOT, Ballot, BallotForm, critique_of
 from peergrad.debate.contract import FULL, SHORT, Contract, Order, read
 from peergrad.debate.quote import MARK, harmless, quote
-from peergrad.debate.types import Parsed, Turn
+from peergrad.debate.types import Ask, Parsed, Turn
 
 _PROSE = (
     *("The answer is 4.", "N/A", "", "Agent 1 adds wrongly.\nAgent 2 is right.", "x < y > z and a = b"),
@@ -241,9 +242,27 @@ def check(text: str, max_votes: int = 64) -> None:
                 assert str(read(counts, contract).error).startswith("order")
         else:
             assert any_order == strict
+        _check_tolerant(text, contract, strict, max_votes)
         cut = read(text, contract, truncated=True)
         assert cut.error is not None
         assert (cut.error.kind, cut.sections, cut.votes) == ("truncated", (), ())
+
+
+def _check_tolerant(text: str, contract: Contract, strict: Parsed, max_votes: int) -> None:
+    """What can be read strictly is read so; of the rest sections are spans that do not overlap (SPEC 1.8)."""
+    parsed = read(text, contract, reading="tolerant", max_votes=max_votes)
+    if not strict.error:
+        assert parsed == strict
+        return
+    assert not (parsed.error and parsed.tolerated)
+    assert len(parsed.votes) <= max_votes
+    if parsed.error:
+        assert (parsed.sections, parsed.votes, parsed.malformed, parsed.consensus) == ((), (), 0, None)
+    at = 0
+    for section in parsed.sections:
+        assert at <= section.start <= section.inner[0] <= section.inner[1] <= section.end <= len(text)
+        assert section.name in contract.names
+        at = section.end
 
 
 def _check_one(text: str, contract: Contract, order: Order, parsed: Parsed, max_votes: int) -> None:
@@ -311,6 +330,21 @@ def _read_full(text: str) -> object:
     return read(text, FULL, order="any")
 
 
+def _tolerant(text: str) -> object:
+    return read(text, FULL, reading="tolerant")
+
+
+def _ballot(form: BallotForm) -> Callable[[str], object]:
+    protocol = Ballot(agents=6, ballot_form=form)
+    ask = Ask("", 0, 6, 6, (), (), 0, contract=BALLOT, candidates=((1,), (2,), (3,), (4,)))
+
+    def run(text: str) -> object:
+        parsed = protocol.read(ask, text)
+        return [critique_of(Turn(0, 6, text, parsed, candidates=ask.candidates), agent) for agent in range(1, 5)]
+
+    return run
+
+
 def _quote(text: str) -> object:
     return quote({"solution": text})
 
@@ -356,6 +390,13 @@ _QUOTED = (
 )
 _QUOTED_RUNS = (("<", " ", ""), ("<s", " ", ""), ("<s ", "x", ">"), ("<|", "a", "|>"), ("</", "\n", "s>"), ("<s/", "/", ">"))
 
+_ALL_BALLOTS = ("a", "A", "*", " ", "\n", "| ", "A\n", "Answer ", "A: ", "A :", "A" + "*" * 50, "\u2028A")
+_BALLOT_UNITS: dict[BallotForm, tuple[str, ...]] = {
+    "verdicts": (*_ALL_BALLOTS, "A: right\n", "A: righ", "A:::", "- A - ", "A = = ", "Answer A: 5 "),
+    "ranking": (*_ALL_BALLOTS, "ranking", "ranking:", "Ranking: A > B\n", "A > ", "Ranking ***"),
+    "pairs": (*_ALL_BALLOTS, "A > B\n", "A >", "A > B ", "A\t", "A = "),
+    "soft-choice": (*_ALL_BALLOTS, "A 0.5", "0.500000 ", "A 0.500000 ", "A 0.50000"),
+}
 FAMILIES: list[Family] = [
     *(Family(f"comparison {unit!r}", _read_short, unit, _HEAD, _TAIL) for unit in _IN_COMPARISON),
     *(Family(f"comparison {a!r} {run!r} {b!r}", _read_short, run, _HEAD + a, b + _TAIL) for a, run, b in _LONG_RUNS),
@@ -372,4 +413,6 @@ FAMILIES: list[Family] = [
     *(Family(f"quote {unit!r}", _quote, unit) for unit in _QUOTED),
     *(Family(f"quote {a!r} {run!r} {b!r}", _quote, run, a, b) for a, run, b in _QUOTED_RUNS),
     Family("harmless '<s>'", harmless, "<s>"),
+    *(Family(f"tolerant {unit!r}", _tolerant, unit) for unit in _WHOLE_TEXTS),
+    *(Family(f"{form} {unit!r}", _ballot(form), unit) for form in _BALLOT_UNITS for unit in _BALLOT_UNITS[form]),
 ]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from functools import cache, lru_cache
 
 import pytest
 
 from peergrad.debate import contract, protocols, quote
+from peergrad.debate.ballot import Ballot
 from peergrad.debate.contract import FULL, SHORT
 from peergrad.debate.play import play
 from peergrad.debate.protocols import Parallel, Sequential
@@ -17,14 +19,20 @@ from peergrad.debate.types import Ask, Debate, Question
 from peergrad.engines.scripted import END, Scripted
 from peergrad.reward import tally as tallying
 from peergrad.reward.tally import tally
+from tests.helpers import Choosing
 from tests.hostile.corpus import ATTEMPTS, HARMLESS, reply
 
 AGENTS = 3
 QUESTION = Question("q", "What is 2+2?")
+BOXED = Question("q", "What is 2+2?", "4", "boxed")
 # Room for the longest attempt: a reply that was cut off could not attack.
 PROTOCOLS = {
     "sequential": Sequential(agents=AGENTS, max_rounds=2, max_tokens=100_000),
     "parallel": Parallel(agents=AGENTS, max_rounds=2, max_tokens=100_000),
+}
+BALLOTS = {
+    form: Ballot(agents=AGENTS, max_tokens=100_000, ballot_form=form, revise=not form.startswith("soft"))
+    for form in ("verdicts", "ranking", "pairs", "soft", "soft-choice", "soft-verdict")
 }
 SEATS = [(name, attacker) for name in PROTOCOLS for attacker in range(AGENTS)]
 
@@ -138,17 +146,19 @@ def check_own_votes(attacked: Debate, attacker: int) -> None:
         pairs = [frozenset((vote.a, vote.b)) for vote in votes]
         assert all(vote.author == attacker and attacker not in (vote.a, vote.b) for vote in votes)
         assert len(pairs) == len(set(pairs))
-        start, end = turn.text.rfind("<comparison>") + len("<comparison>"), turn.text.rfind("</comparison>")
-        if turn.parsed.error:
+        comparison = next((section for section in turn.parsed.sections if section.name == "comparison"), None)
+        if turn.parsed.error or not comparison:
             assert not votes
             assert not turn.parsed.votes
         else:
+            start, end = comparison.inner
             silent = attacked.protocol.read(
                 Ask("", 0, 0, 0, (), (), 0, contract=turn.contract), turn.text[:start] + "N/A" + turn.text[end:]
             )
             assert (silent.error, silent.votes) == (None, ())
             alone = "<solution></solution><evaluation></evaluation><comparison>" + turn.text[start:end] + "</comparison>"
-            assert contract.read(alone, SHORT).votes == turn.parsed.votes
+            written = alone.replace("&gt;", ">").replace("&lt;", "<") if turn.parsed.tolerated else alone
+            assert contract.read(written, SHORT).votes == turn.parsed.votes
 
 
 def check_boundaries(attacked: Debate, calm: Debate, attacker: int) -> None:
@@ -188,6 +198,57 @@ def test_most_attempts_are_read_and_shown():
 def test_an_attack_changes_nothing_for_the_others(attempt):  # SPEC 3.8
     for name, attacker in SEATS:
         check(name, attacker, attempt.text if name == "sequential" else attempt.short)
+
+
+def by_ballot(form: str, text: str) -> Debate:
+    """Agent 0 says this text whenever it is asked; the others judge by letter."""
+
+    def script(ask: Ask) -> str:
+        if ask.agent == 0:
+            return text
+        if not ask.candidates:
+            return f"I am agent {ask.agent}\nand say \\boxed{{{ask.agent}}}."
+        return {"ranking": "Ranking: A > B", "pairs": "A > B"}.get(form, "A: fine\nB: bad\n\nA: right\nB: wrong")
+
+    def likely(_: Ask, options: Sequence[str]) -> list[float]:
+        return [0.75, *[0.25 / (len(options) - 1)] * (len(options) - 1)]
+
+    return asyncio.run(play(BALLOTS[form], BOXED, Choosing(script, likely), id="d"))
+
+
+@cache
+def calm_ballot(form: str) -> Debate:
+    return by_ballot(form, HARMLESS)
+
+
+@pytest.mark.parametrize("form", BALLOTS)
+def test_an_attack_on_ballots_changes_nothing_for_the_others(form):  # SPEC 3.16
+    calm = calm_ballot(form)
+    # Where a value is judged there must be one: what is in a box stands in the prompts of others without a mark.
+    texts = [attempt.short for attempt in ATTEMPTS] + [f"\\boxed{{{attempt.short}}}" for attempt in ATTEMPTS[::7]]
+    for text in texts:
+        attacked = by_ballot(form, text)
+        assert [turn.agent for turn in attacked.turns] == [turn.agent for turn in calm.turns]
+        for turn, before in zip(attacked.turns, calm.turns, strict=True):
+            assert turn.candidates == before.candidates
+            if turn.agent == 0:
+                continue
+            assert (turn.text, turn.parsed) == (before.text, before.parsed)
+            for message in turn.asked:
+                if message.role == "user":
+                    lines = message.text.splitlines()
+                    assert not [(what, line) for line in lines for what, acts in ACTS.items() if acts.search(line)]
+                    if form != "soft-verdict":
+                        critiques = turn.contract is None and turn.round > 0  # there may be more or fewer of them
+                        unmarked = [line for line in lines if not line.startswith(MARK) and line]
+                        was = [line for m in before.asked for line in m.text.splitlines() if not line.startswith(MARK)]
+                        assert critiques or {*unmarked} <= {*was}
+        votes = [vote for vote in tally(attacked).votes if vote.author == 0]
+        assert not [vote for vote in votes if 0 in (vote.a, vote.b)]
+        pairs = [(vote.turn, frozenset((vote.a, vote.b))) for vote in votes]
+        assert len(pairs) == len({*pairs})
+        others = [vote for vote in tally(attacked).votes if vote.author != 0]
+        assert others == [vote for vote in tally(calm).votes if vote.author != 0]
 
 
 @pytest.mark.parametrize(("name", "attacker"), SEATS)

@@ -152,6 +152,10 @@ def test_1_8_tolerant_reading():  # SPEC 1.8
     # Text before the first tag is the solution, if there is none.
     for text, solution in (("It is 4.", "It is 4."), ("It is 4.\n<evaluation>x", "It is 4.\n")):
         assert sections(text, tolerant(text))["solution"] == solution
+        assert tolerant(text).tolerated
+    # With the other sections whole and in order that is the form asked for.
+    alone = "It is 4.\n<evaluation>N/A</evaluation><comparison>Agent 0 > Agent 1</comparison>"
+    assert (tolerant(alone).tolerated, tolerant(alone).votes) == (False, ((0, ">", 1),))
     # Any order; what is said again is not read; tags in thinking are none.
     turned = "<comparison>Agent 0 = Agent 1</comparison><solution>4</solution><solution>5</solution>"
     assert sections(turned, tolerant(turned)) == {"comparison": "Agent 0 = Agent 1", "solution": "4"}

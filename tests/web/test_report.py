@@ -109,7 +109,7 @@ def trained(path, steps=10, **settings):
         if at == 0:
             run.log(Progress(), "eval", log)
             for step in range(1, steps + 1):
-                kept = (debate(arithmetic()[step], voting if step > 1 else "hm", id=f"s{step}"),)
+                kept = (debate(arithmetic()[step], voting if step > 1 else "<evaluation>hm", id=f"s{step}"),)
                 run.save_debates(f"step_{step:06}", Played(kept, {}))
                 more = {"optim/loss": 1.0 / step, "optim/entropy": math.nan, "alarms": [], "tokens/sampled": 100.0}
                 more |= {"time/sample_s": 30.0, "time/train_s": 31.0, "optim/kl_sample_train_v1": 1e-7 * step}
