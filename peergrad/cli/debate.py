@@ -124,7 +124,7 @@ def _can_vote(protocol: BaseProtocol) -> bool:
     """Whether any turn is shown words of two others. Protocols without a number of rounds have a second one."""
     agents = protocol.agents
     for turn in range(agents * getattr(protocol, "max_rounds", 2)):
-        first, last = call_protocol(protocol, protocol.shown, turn)
+        first, last = call_protocol(protocol, protocol.window, turn)
         if len({other % agents for other in range(first, last)} - {turn % agents}) >= 2:
             return True
     return False

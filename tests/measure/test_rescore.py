@@ -197,10 +197,10 @@ def test_the_command_on_golden_transcripts():
     files = [GOLDEN / "debates.jsonl", GOLDEN / "worked.jsonl"]
     shown = run(*files)
     assert (shown.returncode, shown.stderr) == (0, "")
-    assert "debates 7, of them with known answers 4, with right and wrong agents 2" in shown.stdout
+    assert "debates 13, of them with known answers 9, with right and wrong agents 6" in shown.stdout
     assert "…" not in shown.stdout  # nothing is cut off at the width of a usual terminal
     made = json.loads(run(*files, "--json", "--ballots", "literal").stdout)
-    assert made["debates"] == 7
+    assert made["debates"] == 13
     assert made["verdict"] == " ".join(made["verdict"].split())
     assert {"name", "follows", "signal", "top_right"} == set(made["rewards"][0])
 
