@@ -279,7 +279,7 @@ def test_without_votes_there_may_be_no_winner(tmp_path):
     assert "Nobody voted. One of 3 agents gives an answer:" in done.stdout
     assert "from round 1; what it said after that can't be read" in done.stdout
     assert done.stdout.count("  can't be read (missing <solution>):\n  │ <evaluation>I will not.") == 5
-    with Server(replying(lambda _: "no")) as server:
+    with Server(replying(lambda _: "<evaluation>no")) as server:
         done = peergrad("debate", "none", "--model", f"m@{server.url}", "--rounds", "1", cwd=tmp_path)
     assert "There is no winner: no reply could be read." in done.stdout
     assert "nobody can vote: a vote compares two others, and nobody is shown two; give max_rounds 2 or more" in done.stderr

@@ -101,7 +101,7 @@ def measured(debates):
 def trained(path, steps=10, **settings):
     """A run with evaluations before and after, and some steps between them."""
     run = run_in(path, **settings)
-    for at, reply in ((0, "no tags at all"), (steps, voting)):
+    for at, reply in ((0, "<evaluation>no solution"), (steps, voting)):
         debates = tuple(debate(HELD_OUT[i], reply, id=f"eval-{at}/{HELD_OUT[i].id}") for i in range(6))
         run.save_debates(f"eval_{at:06}", Played(debates, {}))
         share = 0.25 if at == 0 else 0.75
