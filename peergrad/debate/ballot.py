@@ -34,7 +34,7 @@ BALLOT = Contract(("evaluation", "comparison"))
 # Lines of a ballot. Every repeat is possessive, and what follows it begins with another character: no input backtracks.
 # Case is ignored among ASCII letters alone: there are others that are an I or a K in another case.
 _HEAD = r"^[^\w\n]*+(?:[aA]nswer )?([A-Z])\b"
-_WORD = r"((?ai:right|wrong|correct|incorrect)|[1-5])\b"
+_WORD = r"((?ai:right|wrong|correct|incorrect)\b|[1-5](?=[^\w\n]*+$))"  # a number may begin a critique, too
 _VERDICT = re.compile(rf"{_HEAD.replace('A-Z', 'A-Za-z')}[^\w\n:=–-]*+[:=–-][^\w\n]*+{_WORD}", re.M)
 _RANKING = re.compile(r"^[^\w\n]*+ranking[^\w\n:]*+:([^\n]*+)", re.M | re.I)
 _PAIR = re.compile(r"^[^\w\n]*+([A-Z])[ \t]*+([<>=])[ \t]*+([A-Z])(?![^\W_])", re.M)

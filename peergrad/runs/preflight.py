@@ -91,7 +91,9 @@ async def check(
         else:
             sampler = await pool.sampler(policy)
         tokens, prompts = config.debate.max_tokens, plan.protocol.prompts
-        alone = Direct(agents=3, max_tokens=tokens, temperature=0.7, prompts=prompts)
+        # As hot as the debate, where it has one temperature: else the gate would also measure that.
+        temperature = getattr(plan.protocol, "temperature", 0.7)
+        alone = Direct(agents=3, max_tokens=tokens, temperature=temperature, prompts=prompts)
         answers = await play("answers", alone) if plan.task.known else Played((), {}, 0.0)
         played = await play("debates", plan.protocol)
         context = trainer.context if trainer else None
