@@ -36,12 +36,12 @@ def round_of(request: Request) -> int:
 def said(request: Request, solution: str = "", best: int = 2) -> str:
     """Everybody votes for one agent against every other, and answers a question in a box with its own number."""
     who = seat(request)
-    first = "You see no other" in request.body["messages"][-1]["content"]
+    first = who is not None and " said in round " not in request.body["messages"][-1]["content"]  # nobody is quoted
     others = [agent for agent in range(3) if agent not in (best, who)]
     votes = "N/A" if first or who == best else "\n".join(f"Agent {best} > Agent {agent}" for agent in others)
     if who is None:
         return f"<evaluation>All fine.</evaluation><comparison>{votes}</comparison>"
-    sequential = "consensus_reason" in request.body["messages"][0]["content"]
+    sequential = "consensus_reason" in request.body["messages"][-1]["content"]
     return (full if sequential else short)(votes, solution or f"I am {who}: \\boxed{{{who}}}", f"Agent {who} has read it.")
 
 
