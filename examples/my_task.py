@@ -26,8 +26,6 @@ PUZZLES = (
 CODE = Style(
     "code",
     "Give one Python function f in solution, in a ```python block.",
-    example="```python\ndef f(x):\n    return x + 1\n```",
-    flaw="returns x, which is one too little",
 )
 BLOCK = re.compile(r"```(?:python)?\n(.*?)```", re.DOTALL)
 POOL = Pool("my_task:outputs", deadline_s=2.0, memory=1 << 28)

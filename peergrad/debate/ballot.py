@@ -27,22 +27,25 @@ from peergrad.debate.types import (
     Turn,
     Verdict,
 )
+from peergrad.debate.votes import MAX_VOTES
 
 BallotForm = Literal["soft-verdict", "soft-choice", "soft", "verdicts", "ranking", "pairs"]
 BALLOT = Contract(("evaluation", "comparison"))
 
 # Lines of a ballot. Every repeat is possessive, and what follows it begins with another character: no input backtracks.
 # Case is ignored among ASCII letters alone: there are others that are an I or a K in another case.
-_HEAD = r"^[^\w\n]*+(?:[aA]nswer )?([A-Z])\b"
+# What is quoted, behind a mark, is not the voter's.
+_HEAD = r"^[^\w\n|]*+(?:[aA]nswer )?([A-Z])\b"
 _WORD = r"((?ai:right|wrong|correct|incorrect)\b|[1-5](?=[^\w\n]*+$))"  # a number may begin a critique, too
-_VERDICT = re.compile(rf"{_HEAD.replace('A-Z', 'A-Za-z')}[^\w\n:=–-]*+[:=–-][^\w\n]*+{_WORD}", re.M)
-_RANKING = re.compile(r"^[^\w\n]*+ranking[^\w\n:]*+:([^\n]*+)", re.M | re.I)
-_PAIR = re.compile(r"^[^\w\n]*+([A-Z])[ \t]*+([<>=])[ \t]*+([A-Z])(?![^\W_])", re.M)
-_HEADING = re.compile(_HEAD, re.M)
+_VERDICT = re.compile(rf"{_HEAD}[^\w\n:=–-]*+[:=–-][^\w\n]*+{_WORD}", re.M)
+_RANKING = re.compile(r"^[^\w\n|]*+(?ai:ranking)[^\w\n:]*+:((?:[^\w\n]|\b(?:[aA]nswer|[A-Z])\b)*+)", re.M)
+_PAIR = re.compile(r"^[^\w\n|]*+([A-Z])[ \t]*+([<>=])[ \t]*+([A-Z])(?![^\W_])", re.M)
+_HEADING = re.compile(rf"{_HEAD}(?=[ \t]*+(?:[:.)*–-]|$))", re.M)
 _SHARE = re.compile(r"(?<!\S)\S++ (0\.[0-9]{6}|1\.000000)")
 _WORTH = {"right": 1.0, "correct": 1.0, "wrong": 0.0, "incorrect": 0.0} | {str(grade): float(grade) for grade in range(1, 6)}
 
 Points = Mapping[int, float]
+_MOST_SHOWN = 11  # of whom all pairs are no more votes than are read in a turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +71,11 @@ class Ballot(BaseProtocol):
 
     def __post_init__(self) -> None:
         BaseProtocol.__post_init__(self)
-        if not 2 <= self.shown <= len(LETTERS):
-            raise UserError(f"shown: {self.shown} is not possible; give a whole number from 2 to {len(LETTERS)}")
+        self.at_least_1("max_chars_per_field")
+        if not 2 <= self.shown <= _MOST_SHOWN:
+            raise UserError(f"shown: {self.shown} is not possible; give a whole number from 2 to {_MOST_SHOWN}")
+        if self.temperature < 0:
+            raise UserError(f"temperature: {self.temperature} is not possible; give 0 or more")
         if self.revise and self.soft:
             raise UserError(
                 f"revise: votes by {self.ballot_form!r} come without critiques to revise by; take --ballot-form verdicts, "
@@ -239,7 +245,7 @@ class Ballot(BaseProtocol):
             verdicts: list[tuple[int, Verdict, int]] = [
                 (y, ">", x) if m[2] == "<" else (x, ">" if m[2] == ">" else "=", y) for m, x, y in lines
             ]
-            return (lines[0][0].start(), verdicts[:64]) if lines else None
+            return (lines[0][0].start(), list(dict.fromkeys(verdicts))[:MAX_VOTES]) if lines else None
         start, points = (_read_verdicts if self.ballot_form == "verdicts" else _read_ranking)(text, letters)
         both = [(x, y, points[x] - points[y]) for x, y in combinations(sorted(points), 2)]
         return (
@@ -250,22 +256,21 @@ class Ballot(BaseProtocol):
 
 
 def _read_verdicts(text: str, letters: int) -> tuple[int, Points]:
-    """The last word on each letter."""
-    points: dict[int, float] = {}
-    starts: dict[int, int] = {}
-    for match in _VERDICT.finditer(text):
-        place = LETTERS.find(match[1].upper())
-        if place < letters:
-            points[place], starts[place] = _WORTH[match[2].lower()], match.start()
-    return min(starts.values(), default=0), points
+    """The last word on each letter; where the last is a grade, only grades count, and else only right and wrong."""
+    found = [(match, LETTERS.find(match[1])) for match in _VERDICT.finditer(text)]
+    found = [(match, place) for match, place in found if place < letters]
+    last = {place: match for match, place in found if match[2].isdigit() == found[-1][0][2].isdigit()}
+    points = {place: _WORTH[match[2].lower()] for place, match in last.items()}
+    return min((match.start() for match in last.values()), default=0), points
 
 
 def _read_ranking(text: str, letters: int) -> tuple[int, Points]:
-    """The last line that ranks letters."""
+    """The last line that ranks letters, the best first. One with < says nothing: it is not the form asked for."""
     lines = list(_RANKING.finditer(text))
     points: dict[int, float] = {}
-    for place, group in enumerate(lines[-1][1].split(">") if lines else ()):
-        for letter in re.findall(r"\b[A-Z]\b", group):
+    ranks = re.split("[>,]", lines[-1][1]) if lines and "<" not in lines[-1][1] else ()
+    for place, rank in enumerate(ranks):
+        for letter in re.findall(r"\b[A-Z]\b", rank):
             if (index := LETTERS.find(letter)) < letters:
                 points.setdefault(index, -float(place))
     return lines[-1].start() if lines else 0, points

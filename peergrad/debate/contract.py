@@ -14,7 +14,7 @@ import re
 from functools import cache
 from typing import Literal
 
-from peergrad.debate.types import Contract, Parsed, ParseError, Section, section_text
+from peergrad.debate.types import Contract, Op, Parsed, ParseError, Section, section_text
 from peergrad.debate.votes import MAX_VOTES, read_votes
 
 Order = Literal["strict", "any"]
@@ -41,11 +41,11 @@ def read(
     """
     if truncated:
         return Parsed(error=ParseError("truncated"))
-    exact = _exact(text, contract, order, max_votes)
+    exact = _exact(text, contract, order, max_votes, reading)
     return exact if exact.error is None or reading == "strict" else _tolerant(text, contract, max_votes)
 
 
-def _exact(text: str, contract: Contract, order: Order, max_votes: int) -> Parsed:
+def _exact(text: str, contract: Contract, order: Order, max_votes: int, reading: Reading) -> Parsed:
     sections = _sections(text, 0, contract, order)
     if isinstance(sections, ParseError) and sections.kind == "repeated":
         sections = _sections_after_thinking(text, contract, order) or sections
@@ -60,8 +60,17 @@ def _exact(text: str, contract: Contract, order: Order, max_votes: int) -> Parse
         consensus = verdict == "YES"
     if "comparison" not in by_name:
         return Parsed(sections, consensus=consensus)
-    votes, malformed = read_votes(text, *by_name["comparison"].inner, max_votes=max_votes)
+    if reading == "tolerant":
+        votes, malformed = _escaped_votes(text, by_name["comparison"], max_votes)
+    else:
+        votes, malformed = read_votes(text, *by_name["comparison"].inner, max_votes=max_votes)
     return Parsed(sections, votes, malformed, consensus)
+
+
+def _escaped_votes(text: str, section: Section, max_votes: int) -> tuple[tuple[tuple[int, Op, int], ...], int]:
+    """Votes whose signs may be written as in HTML."""
+    comparison = text[slice(*section.inner)].replace("&gt;", ">").replace("&lt;", "<")
+    return read_votes(comparison, 0, len(comparison), max_votes=max_votes)
 
 
 def _tolerant(text: str, contract: Contract, max_votes: int) -> Parsed:
@@ -75,7 +84,7 @@ def _tolerant(text: str, contract: Contract, max_votes: int) -> Parsed:
         start, begin, _, _ = tags[place]
         end, behind, closes, opens = tags[place + 1] if place + 1 < len(tags) else (len(text), len(text), "", False)
         sections.append(Section(name, start, behind if closes == name and not opens else end, (begin, end)))
-    before = text[: tags[0][0]] if tags else text
+    before = text[: min((tags[place][0] for place in first.values()), default=len(text))]
     if "solution" in contract.names and "solution" not in first:
         if not before.strip():
             return Parsed(error=ParseError("missing", "solution"))
@@ -85,12 +94,13 @@ def _tolerant(text: str, contract: Contract, max_votes: int) -> Parsed:
     sections.sort(key=lambda section: section.start)
     by_name = {section.name: section_text(text, section) for section in sections}
     consensus = by_name.get("consensus", "").strip().upper() == "YES" if "consensus" in contract.names else None
-    comparison = by_name.get("comparison", "").replace("&gt;", ">").replace("&lt;", "<")
-    votes, malformed = read_votes(comparison, 0, len(comparison), max_votes=max_votes)
+    comparison = next((section for section in sections if section.name == "comparison"), Section("", 0, 0, (0, 0)))
+    votes, malformed = _escaped_votes(text, comparison, max_votes)
     # A solution without tags before the others is in form: it is what is asked for (SPEC 3.3).
     rest = Contract(tuple(name for name in contract.names if name != "solution"))
-    exact = "solution" not in first and bool(rest.names) and _exact(text, rest, "strict", max_votes).error is None
-    return Parsed(tuple(sections), votes, malformed, consensus, tolerated=not exact)
+    untagged = all(name != "solution" for _, _, name, _ in tags) and bool(rest.names)
+    tolerated = not untagged or _exact(text, rest, "strict", max_votes, "tolerant").error is not None
+    return Parsed(tuple(sections), votes, malformed, consensus, tolerated=tolerated)
 
 
 @cache
@@ -100,8 +110,12 @@ def _tags(contract: Contract) -> re.Pattern[str]:
 
 def _after_thinking(text: str) -> int:
     """Where a reply begins: behind its thinking, if it goes on after it."""
-    end = max((match.end() for match in _THINK_ENDS.finditer(text)), default=0)
-    return end if text[end:].strip() else 0
+    after = len(text)
+    for match in reversed([*_THINK_ENDS.finditer(text)]):
+        if text[match.end() : after].strip():
+            return match.end()
+        after = match.start()
+    return 0
 
 
 def _sections(text: str, start: int, contract: Contract, order: Order) -> tuple[Section, ...] | ParseError:

@@ -121,12 +121,20 @@ async def _chosen(sampler: Sampler, asks: Sequence[Ask]) -> list[Answer]:
             single = replace(ask, messages=choice.messages, choices=())
             by_options.setdefault(choice.options, []).append((index, single))
     sampled = [index for index, ask in enumerate(asks) if not ask.choices]
-    chosen, replies = await asyncio.gather(
-        all_of([sampler.choose([ask for _, ask in group], options) for options, group in by_options.items()]),
-        answered(sampler, [asks[index] for index in sampled]) if sampled else asyncio.sleep(0, []),
-    )
+
+    async def choose(options: tuple[str, ...], group: list[tuple[int, Ask]]) -> Sequence[Likely | EngineError]:
+        try:
+            return await sampler.choose([ask for _, ask in group], options)
+        except EngineError as error:
+            return [error] * len(group)
+
+    calls: list[Coroutine[Any, Any, Sequence[Any]]] = [choose(*one) for one in by_options.items()]
+    if sampled:
+        calls.append(answered(sampler, [asks[index] for index in sampled]))
+    results = await all_of(calls)
+    replies: Sequence[Answer] = results[-1] if sampled else ()
     rows: dict[int, list[Likely | EngineError]] = {}
-    for group, likely in zip(by_options.values(), chosen, strict=True):
+    for group, likely in zip(by_options.values(), results, strict=False):
         for (index, _), row in zip(group, likely, strict=True):
             rows.setdefault(index, []).append(row)
     answers: dict[int, Answer] = dict(zip(sampled, replies, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from decimal import Decimal
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import where_it_failed
@@ -29,7 +30,7 @@ def last_boxed(text: str) -> str | None:
     return None if best is None else text[best[0] : best[1]].strip()
 
 
-_DRESS = re.compile(r"\\text\s*+\{[^{}]*+\}|\\[$%,;! ]|[$%,\s]")  # signs and units around a number
+_UNIT = re.compile(r"\\text\s*+\{[^{}]*+\}|\\[$%,;! ]|[$%]|(?<=\d),(?=\d{3}(?!\d))")  # signs and units around a number
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -44,10 +45,6 @@ class Style:
     """Follows the question in the prompt."""
     brief: str | None = field(default=None, compare=False)
     """The same in few words, for ``wording="brief"``; ``None``: the instruction itself."""
-    example: str = field(default="Water the plant once a week, and only when the soil feels dry.", compare=False)
-    """The solution in the prompt's example of a reply, to a question unlike those that are asked."""
-    flaw: str = field(default="waters every day, which drowns the roots", compare=False)
-    """What the example says is wrong with another agent's solution to it."""
     find: Callable[[str], str | None] | None = field(default=None, compare=False)
     """The answer within a solution, if there is one; ``None``: answers of this style can't be compared."""
 
@@ -66,14 +63,12 @@ class Style:
 
         Example: ``BOXED.value(r"\\boxed{\\$1,200.00}") == BOXED.value(r"\\boxed{1200}") == "1200"``
         """
-        answer = self.answer(solution)
-        if answer is None:
-            return None
-        plain = _DRESS.sub("", answer).strip().rstrip(".").casefold()
+        answer = (self.answer(solution) or "").strip()
         try:
-            return f"{float(plain):.12g}"
-        except ValueError:
-            return plain
+            number = Decimal(_UNIT.sub("", answer).strip().rstrip("."))
+        except ArithmeticError:
+            return answer.casefold() or None
+        return str(number.normalize()) if number.is_finite() else answer.casefold()
 
 
 OPEN = Style("open", "Give your full answer in solution.", brief="", find=last_boxed)
@@ -81,8 +76,6 @@ BOXED = Style(
     "boxed",
     "End your solution with the final answer as \\boxed{answer}.",
     brief="Give the final answer as \\boxed{answer}.",
-    example="There are 3 boxes of 4 pens. 3 * 4 = 12. The answer is \\boxed{12}.",
-    flaw="adds 3 + 4 instead of multiplying",
     find=last_boxed,
 )
 STYLES = {style.name: style for style in (OPEN, BOXED)}

@@ -21,12 +21,13 @@ from peergrad.debate.imports import is_import_path
 from peergrad.debate.judge import JUDGE, read_verdict
 from peergrad.debate.payload import frozen
 from peergrad.debate.personas import Persona
-from peergrad.debate.prompts import Texts
+from peergrad.debate.prompts import LETTERS, Texts
 from peergrad.debate.protocol import MAX_AGENTS, BaseProtocol, Recorded, call_protocol, imported_protocol
 from peergrad.debate.protocols import BUILT_IN, Parallel
 from peergrad.debate.style import OPEN, STYLES, Style, own_styles
 from peergrad.debate.types import (
     Ask,
+    Candidates,
     Contract,
     Debate,
     Message,
@@ -197,6 +198,7 @@ def _dump_asked(debate: Debate, turn: Turn, index: int) -> dict[str, Any]:
         line["contract"] = turn.contract and turn.contract.names
     if not built_in and not turn.parsed.error:
         line |= {"votes": turn.parsed.votes, "malformed": turn.parsed.malformed, "consensus": turn.parsed.consensus}
+        line |= {"tolerated": True} if turn.parsed.tolerated else {}
     return line
 
 
@@ -278,6 +280,8 @@ def _load_setting(at: Field, kind: Any) -> Any:
     if kind in (int, bool):
         return at.flag() if kind is bool else at.whole(-1)
     if kind == Texts:
+        if any(len(pair.items()) != 2 for pair in at):
+            at.wrong("are pairs of a name and a text")
         return tuple((name.text(), text.text()) for name, text in map(tuple, at))
     return _load_personas(at)
 
@@ -296,7 +300,7 @@ def _load_turn(at: Field, earlier: list[Turn], agent: int, protocol: BaseProtoco
     since = at.get("since", min(seen, first)).whole(0, seen, ": the first turn it was shown")
     round_ = 0 if judge else at.get("round", index // protocol.agents).whole(0, index)
     contract = JUDGE if judge else _load_contract(at, protocol)
-    candidates = tuple(tuple(letter.wholes(0, protocol.agents - 1)) for letter in at.get("candidates", []))
+    candidates = _load_candidates(at.get("candidates", []), protocol.agents)
     ask = Ask("", agent, index, seen, (), (), 0, since=since, round=round_, contract=contract, candidates=candidates)
     if judge:
         parsed = read_verdict(text, truncated)
@@ -318,6 +322,14 @@ def _load_turn(at: Field, earlier: list[Turn], agent: int, protocol: BaseProtoco
         contract=contract,
         candidates=candidates,
     )
+
+
+def _load_candidates(at: Field, agents: int) -> Candidates:
+    candidates = tuple(tuple(letter.wholes(0, agents - 1)) for letter in at)
+    shown = [agent for letter in candidates for agent in letter]
+    if len(candidates) > len(LETTERS) or len({*shown}) < len(shown):
+        at.wrong(f"are at most {len(LETTERS)} letters, with every agent under one of them at most")
+    return candidates
 
 
 def _load_contract(at: Field, protocol: BaseProtocol) -> Contract | None:
@@ -349,7 +361,8 @@ def _load_parsed(at: Field, text: str) -> Parsed:
         votes.append((a.whole(0), said, b.whole(0)))
     consensus = at.get("consensus", None)
     agreed = None if consensus.value is None else consensus.flag()
-    return Parsed(tuple(sections), tuple(votes), at.get("malformed", 0).whole(0), agreed)
+    malformed, tolerated = at.get("malformed", 0).whole(0), at.get("tolerated", False).flag()
+    return Parsed(tuple(sections), tuple(votes), malformed, agreed, tolerated=tolerated)
 
 
 def _load_messages(at: Field, earlier: list[Turn]) -> Iterator[Message]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from peergrad.debate.protocol import BaseProtocol, call_protocol
-from peergrad.debate.types import Ask, Debate, Question, Reply
+from peergrad.debate.types import Ask, Debate, Question, Reply, Usage
 from peergrad.learn.datums import Datum, datums
 from peergrad.learn.trainer import Trainer
 
@@ -24,7 +24,10 @@ def demonstrate(trainer: Trainer, protocol: BaseProtocol, question: Question, sa
             text = say(debate, ask)
             if text is None:
                 return debate
-            replies.append(Reply(text, tokens=trainer.tokens(ask, text)))
+            if ask.choices:  # probabilities are nothing that the policy says
+                replies.append(Reply(text, usage=Usage(0, 0)))
+            else:
+                replies.append(Reply(text, tokens=trainer.tokens(ask, text)))
         debate = debate.extend(wave, replies)
     return debate
 

@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import combinations, pairwise
 
+from peergrad.debate.protocol import call_protocol
 from peergrad.debate.quote import MARK
-from peergrad.debate.types import Turn, Verdict
+from peergrad.debate.types import Ask, Debate, Turn, Verdict
 from peergrad.debate.votes import read_votes
 from peergrad.measure.grades import final_grades, share_right
 from peergrad.reward.pairwise import win_rate
@@ -46,38 +47,47 @@ def form_counts(scored: Scored) -> Counts:
         "votes/per_due_turn": (len(votes), len(due)),
         "votes/due_turns_with_vote": (sum(due), len(due)),
         "votes/ties": (sum(vote.tied for vote in votes), len(votes)),
-        "votes/copied": (len(copied_votes(scored)), sum(vote.strength == 1 for vote in votes)),
+        "votes/copied": (len(copied_votes(scored)), sum(bool(turns[vote.turn].parsed.sections) for vote in votes)),
         "votes/agreement": _agreement(votes),
     }
     return {name: (float(part), float(whole)) for name, (part, whole) in counts.items()}
 
 
 def copied_votes(scored: Scored) -> frozenset[int]:
-    """The votes, by index, that follow the prompt or the seats and not what was said (SPEC 8.6): they stand in the referee's
-    own words, or all voters of a round, three or more, cast the same ballot, counted from their own seat or by letters.
+    """The votes in words, by index, that follow the prompt or the seats and not what was said (SPEC 8.6): they stand in the
+    referee's own words, or all voters of a round, four or more, cast the same ballot, by letters or counted from their seat.
     """
     debate = scored.debate
-    ballots: dict[int, dict[int, dict[int, tuple[int, str, int]]]] = defaultdict(lambda: defaultdict(dict))
-    copied: set[int] = set()
+    by_turn: dict[int, list[int]] = defaultdict(list)
     for index, vote in enumerate(scored.tally.votes):
-        turn = debate.turns[vote.turn]
-        if vote.judged and vote.strength == 1:
-            place = {agent: at for at, letter in enumerate(turn.candidates) for agent in letter}
+        if vote.judged and debate.turns[vote.turn].parsed.sections:
+            by_turn[vote.turn].append(index)
+    ballots: dict[int, list[frozenset[tuple[int, str, int]]]] = defaultdict(list)
+    copied: set[int] = set()
+    for at, indices in by_turn.items():
+        turn, shown, ballot = debate.turns[at], _votes_in_prompt(debate, debate.turns[at]), set[tuple[int, str, int]]()
+        place = {agent: at for at, letter in enumerate(turn.candidates) for agent in letter}
+        for index in indices:
+            vote = scored.tally.votes[index]
             a, b = (place.get(agent, (agent - vote.author) % debate.agents) for agent in (vote.a, vote.b))
-            ballots[turn.round][vote.turn][index] = (a, vote.op, b) if a < b or vote.op == ">" else (b, vote.op, a)
-            if (vote.a, vote.op, vote.b) in _votes_in_prompt(turn):
+            ballot.add((a, vote.op, b) if a < b or vote.op == ">" else (b, vote.op, a))
+            if (vote.a, vote.op, vote.b) in shown:
                 copied.add(index)
-    for by_turn in ballots.values():
-        if len(by_turn) >= 3 and len({frozenset(ballot.values()) for ballot in by_turn.values()}) == 1:
-            copied.update(index for ballot in by_turn.values() for index in ballot if scored.tally.votes[index].op == ">")
+        ballots[turn.round].append(frozenset(ballot))
+    for at, indices in by_turn.items():
+        cast = ballots[debate.turns[at].round]
+        if len(cast) > 3 and len({*cast}) == 1:
+            copied.update(index for index in indices if scored.tally.votes[index].op == ">")
     return frozenset(copied)
 
 
-def _votes_in_prompt(turn: Turn) -> frozenset[tuple[int, Verdict, int]]:
+def _votes_in_prompt(debate: Debate, turn: Turn) -> frozenset[tuple[int, Verdict, int]]:
     """What reads as votes in the referee's own words of a prompt, quotations left out."""
     words = (line for message in turn.asked if message.role != "assistant" for line in message.text.split("\n"))
     text = "\n".join(line for line in words if not line.startswith(MARK))
-    return frozenset(read_votes(text, 0, len(text))[0])
+    ask = Ask(debate.id, turn.agent, 0, turn.seen, (), (), 0, contract=turn.contract, candidates=turn.candidates)
+    read = call_protocol(debate.protocol, debate.protocol.read, ask, text).votes if text and turn.candidates else ()
+    return frozenset((*read_votes(text, 0, len(text))[0], *read))
 
 
 def vote_counts(scored: Scored, grades: Sequence[Grade]) -> Counts:

@@ -217,7 +217,8 @@ def _signal(scored: Sequence[Scored], rules: LearnRules) -> Gate:
 
 def _fits(sample: Sample) -> Gate:
     name = "prompts fit the context"
-    longest = max((turn.used.prompt for debate in sample.debates for turn in debate.turns if turn.used), default=None)
+    used = [turn.used for debate in sample.debates for turn in debate.turns]
+    longest = max((one.prompt for one in used if one and one.sampled), default=None)  # choices are several prompts each
     if sample.dropped and not sample.debates:
         return Gate(name, "fail", "every debate was dropped", "all", "See why below; shorten what is said (--max-tokens).")
     if longest is None or sample.context is None:

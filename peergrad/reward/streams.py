@@ -1,4 +1,4 @@
-"""Separate rewards for generating, judging and keeping to the form, one value per turn (SPEC 4.5 to 4.13)."""
+"""Separate rewards for generating, judging and keeping to the form, one value per turn (SPEC 4.5 to 4.12)."""
 
 from __future__ import annotations
 
@@ -52,20 +52,22 @@ def consensus_alignment(
 
     ``voices``: an agent that votes on a pair in several turns is one voice, its last, or as many as it has votes.
     """
-    on_pair: dict[frozenset[int], dict[Hashable, int]] = defaultdict(dict)
-    cast: dict[tuple[int, frozenset[int]], list[int]] = defaultdict(list)
+    on_pair: dict[Hashable, dict[Hashable, int]] = defaultdict(dict)
+    cast: dict[tuple[int, Hashable], list[int]] = defaultdict(list)
     for index, vote in enumerate(tallied.votes):
         if vote.judged:
-            pair = frozenset((vote.a, vote.b))
+            # Ballots after a revision are on other answers.
+            pair = frozenset(vote.judged if debate.turns[vote.turn].candidates else (vote.a, vote.b))
             on_pair[pair][vote.author if voices == "agents" else index] = index
-            cast[vote.turn, pair].append(index)
+            if debate.turns[vote.turn].parsed.sections:  # else it has no words to be held to
+                cast[vote.turn, pair].append(index)
     agreements: list[list[float]] = [[] for _ in debate.turns]
     why: list[set[int]] = [set() for _ in debate.turns]
     for (turn, pair), own in cast.items():
-        author, low = debate.turns[turn].agent, min(pair)
+        author, low = debate.turns[turn].agent, min(tallied.votes[own[0]].a, tallied.votes[own[0]].b)
         jury = [i for i in on_pair[pair].values() if consensus == "all" or tallied.votes[i].author != author]
         if jury:
-            lead = sum(tallied.votes[i].value(low) for i in jury)
+            lead = round(sum(tallied.votes[i].value(low) for i in jury), 6)  # soft votes that cancel may leave a rounding
             agreements[turn] += [_agreement(tallied.votes[i], lead if tallied.votes[i].a == low else -lead) for i in own]
             why[turn].update(own, jury)
     values = tuple(_mean(agreed) if agreed else None for agreed in agreements)

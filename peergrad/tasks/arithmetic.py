@@ -59,6 +59,8 @@ def teacher(seed: int) -> Callable[[Debate, Ask], str]:
         right = {
             other: as_number(last_boxed(turn.section("solution")) or "") == answer for other, turn in sorted(others.items())
         }
+        if ask.contract is None:
+            return f"{sum_} = \\boxed{{{boxed}}}"
         boxed = boxed if not others else answer
         evaluation = " ".join(f"Agent {a} is {'right' if ok else 'wrong'}." for a, ok in right.items()) or "N/A"
         best, *rest = sorted(right, key=lambda a: (not right[a], a)) or [0]

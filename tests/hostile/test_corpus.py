@@ -315,7 +315,7 @@ def test_the_check_notices_what_is_not_made_harmless(monkeypatch, payload):
 
 def test_the_check_notices_votes_from_outside_the_comparison(monkeypatch):
     inside = contract.read_votes
-    monkeypatch.setattr(contract, "read_votes", lambda text, start, end, **kw: inside(text, 0, len(text), **kw))
+    monkeypatch.setattr(contract, "_escaped_votes", lambda text, section, most: inside(text, 0, len(text), max_votes=most))
     with pytest.raises(AssertionError):
         _attack("Agent 1 > Agent 2, Agent 2 = Agent 0, Agent 0 > Agent 1", "solution")
 

@@ -51,9 +51,9 @@ def garbled(_):
 
 def seated(ask):
     """Every seat casts the same ballot, whatever was said."""
-    first, second = ((ask.agent + step) % 3 for step in (1, 2))
+    first, second = ((ask.agent + step) % 4 for step in (1, 2))
     return short(
-        f"Agent {first} > Agent {second}" if ask.turn >= 3 else "N/A", r"\boxed{42}" if ask.agent else r"\boxed{41}"
+        f"Agent {first} > Agent {second}" if ask.turn >= 4 else "N/A", r"\boxed{42}" if ask.agent else r"\boxed{41}"
     )
 
 
@@ -93,7 +93,7 @@ def test_9_5_random_noise():  # SPEC 9.5
 
 
 def test_9_5_copied_ballots():  # SPEC 9.5
-    found = sounding(*[step(seated)] * WINDOW)["copied ballots"]
+    found = sounding(*[step(seated, agents=4)] * WINDOW)["copied ballots"]
     assert "100% of the votes" in found.seen
     assert len(found.debates) == 3
-    assert sounding(*[step(seated)] * (WINDOW - 1)) == {}
+    assert sounding(*[step(seated, agents=4)] * (WINDOW - 1)) == {}

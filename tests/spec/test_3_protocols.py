@@ -357,7 +357,7 @@ RIGHT_WRONG = [("A", ">", "B"), ("A", "=", "C"), ("C", ">", "B")]
     ("form", "text", "votes"),
     [
         ("verdicts", "A: right\nB: wrong\nC: right", RIGHT_WRONG),
-        ("verdicts", "- **Answer A**: Correct.\n- **Answer B**: incorrect\n* c = RIGHT", RIGHT_WRONG),
+        ("verdicts", "- **Answer A**: Correct.\n- **Answer B**: incorrect\n* C = RIGHT", RIGHT_WRONG),
         ("verdicts", "A: wrong\nB: wrong\nso\nA: right\nC: right", RIGHT_WRONG),  # the last word on a letter
         ("verdicts", "A: 5\nB: 1\nC: 5\nD: 3", RIGHT_WRONG),
         ("verdicts", "A: right", "missing"),  # it compares nobody
