@@ -84,7 +84,7 @@ def _tolerant(text: str, contract: Contract, max_votes: int) -> Parsed:
         start, begin, _, _ = tags[place]
         end, behind, closes, opens = tags[place + 1] if place + 1 < len(tags) else (len(text), len(text), "", False)
         sections.append(Section(name, start, behind if closes == name and not opens else end, (begin, end)))
-    before = text[: min((tags[place][0] for place in first.values()), default=len(text))]
+    before = text[: tags[0][0]] if tags else text
     if "solution" in contract.names and "solution" not in first:
         if not before.strip():
             return Parsed(error=ParseError("missing", "solution"))
