@@ -257,11 +257,14 @@ class Ballot(BaseProtocol):
 
 def _read_verdicts(text: str, letters: int) -> tuple[int, Points]:
     """The last word on each letter; where the last is a grade, only grades count, and else only right and wrong."""
-    found = [(match, LETTERS.find(match[1])) for match in _VERDICT.finditer(text)]
-    found = [(match, place) for match, place in found if place < letters]
-    last = {place: match for match, place in found if match[2].isdigit() == found[-1][0][2].isdigit()}
-    points = {place: _WORTH[match[2].lower()] for place, match in last.items()}
-    return min((match.start() for match in last.values()), default=0), points
+    last: dict[bool, dict[int, re.Match[str]]] = {False: {}, True: {}}
+    graded = False
+    for match in _VERDICT.finditer(text):
+        if (place := LETTERS.find(match[1])) < letters:
+            graded = match[2].isdigit()
+            last[graded][place] = match
+    points = {place: _WORTH[match[2].lower()] for place, match in last[graded].items()}
+    return min((match.start() for match in last[graded].values()), default=0), points
 
 
 def _read_ranking(text: str, letters: int) -> tuple[int, Points]:
