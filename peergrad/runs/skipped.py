@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from peergrad.debate.errors import UserError
-from peergrad.learn.datums import Datum
+from peergrad.learn.data import Datum
 from peergrad.learn.losses import LossName
 from peergrad.learn.trainer import StepStats
 from peergrad.measure.history import Updates, retried
