@@ -42,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from peergrad import Batcher, Parallel, Played, RewardRules, Sequential, dump, read_file, score
 from peergrad.debate.ballot import Ballot, BallotForm
 from peergrad.debate.errors import EngineError, UserError
-from peergrad.debate.prompts import LETTERS
+from peergrad.debate.prompts import LETTERS, Texts, read_texts
 from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler, all_of, answered
@@ -228,13 +228,13 @@ async def played(debates: Sequence[Debate], sampler: Sampler) -> Played:
     return Played(tuple(debate for debate in ended if debate), dropped, time.monotonic() - start).usable()
 
 
-def protocols(agents: int, max_tokens: int, forms: Sequence[Any]) -> dict[str, BaseProtocol]:
+def protocols(agents: int, max_tokens: int, forms: Sequence[Any], prompts: Texts = ()) -> dict[str, BaseProtocol]:
     """The protocols by the names of their rows."""
-    ballot = partial(Ballot, agents=agents, max_tokens=max_tokens)
+    ballot = partial(Ballot, agents=agents, max_tokens=max_tokens, prompts=prompts)
     own = {"in-view": True, "hidden": False}
     ballots = {f"{form}-{name}": ballot(ballot_form=form, own_in_view=own[name]) for form in forms for name in own}
-    parallel = Parallel(agents=5, max_rounds=2, max_tokens=max_tokens)
-    return {**ballots, "parallel": parallel, "sequential": Sequential(agents=5, max_rounds=2, max_tokens=max_tokens)}
+    rounds: dict[str, Any] = {"agents": 5, "max_rounds": 2, "max_tokens": max_tokens, "prompts": prompts}
+    return {**ballots, "parallel": Parallel(**rounds), "sequential": Sequential(**rounds)}
 
 
 def percent(value: float | list[float] | None) -> str:
@@ -317,6 +317,7 @@ def main() -> None:
     parser.add_argument("--answers", type=int, default=8)
     parser.add_argument("--max-tokens", type=int, default=512)
     parser.add_argument("--forms", default=",".join(FORMS), help="forms of ballot, separated by commas")
+    parser.add_argument("--prompts", type=Path, help="a folder of texts for the rows played now, as in peergrad check")
     parser.add_argument("--only", default="ballot,parallel,sequential", help="protocols or rows, separated by commas")
     parser.add_argument("--out", type=Path, default=Path("judging.json"))
     parser.add_argument("--kv-gb", type=float)
@@ -325,7 +326,7 @@ def main() -> None:
     forms, only = args.forms.split(","), {*args.only.split(",")}
     if unknown := {*forms} - {*FORMS}:
         parser.error(f"--forms: {', '.join(sorted(unknown))} is not known; there are {', '.join(FORMS)}")
-    rows = protocols(args.answers, args.max_tokens, forms)
+    rows = protocols(args.answers, args.max_tokens, forms, read_texts(args.prompts) if args.prompts else ())
     if unknown := only - {"ballot", *rows}:
         parser.error(f"--only: {', '.join(sorted(unknown))} is not known; there are ballot, {', '.join(rows)}")
     try:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from peergrad.debate.errors import UserError
-from peergrad.learn.datums import Datum
+from peergrad.learn.data import Datum
 from peergrad.runs import files
 from peergrad.runs.folder import Progress, Run
 

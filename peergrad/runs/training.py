@@ -16,21 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from peergrad.config import TrainConfig
-from peergrad.debate.batch import Batcher
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocol import BaseProtocol, call_protocol, own_protocol
 from peergrad.debate.protocols import Direct
-from peergrad.debate.sampler import Sampler
+from peergrad.debate.sampler import Batcher, Sampler
 from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Ask, Debate, Question
 from peergrad.engines.base import Setup
 from peergrad.engines.registry import engine_of, open_trainer, own_code
 from peergrad.learn.losses import LossName
 from peergrad.learn.train import Step, Stopped, due, self_play, train
-from peergrad.learn.trainer import RETRIED, StepStats, Trainer
-from peergrad.learn.updates import joined
+from peergrad.learn.trainer import RETRIED, StepStats, Trainer, joined
 from peergrad.learn.warm import Teacher, demonstrate, lesson, recorded
 from peergrad.measure.alarms import Alarm, alarms
 from peergrad.measure.counts import truth_of, turn_grades

@@ -17,7 +17,7 @@ from peergrad import UserError
 from peergrad.cli import main as command
 from peergrad.cli import train as train_command
 from peergrad.config import preset
-from peergrad.learn.datums import Datum
+from peergrad.learn.data import Datum
 from peergrad.learn.train import Stopped
 from peergrad.learn.trainer import Fault
 from peergrad.measure.history import Updates
