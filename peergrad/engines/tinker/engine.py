@@ -29,7 +29,7 @@ from peergrad.engines.shared.sampling import no_logprobs, seed_of
 from peergrad.engines.tinker.address import CHECKPOINT, address, check_settings, key
 from peergrad.engines.tinker.connection import Connection, NotFound
 from peergrad.learn import losses
-from peergrad.learn.datums import Datum
+from peergrad.learn.data import Datum
 from peergrad.learn.losses import RATIO_BOUNDS, LossName
 from peergrad.learn.trainer import NOT_FINITE, Fault, StepStats
 
