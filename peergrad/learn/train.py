@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from peergrad.debate.bounds import RESUMABLE, Above, Range
@@ -22,6 +21,7 @@ from peergrad.learn.kl import penalised, token_scores, update_distance
 from peergrad.learn.losses import LossName
 from peergrad.learn.trainer import StepStats, Trainer, joined, parts
 from peergrad.reward.rewards import RewardRules, Scored, Truth, nobody_knows
+from peergrad.reward.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +67,23 @@ class LearnRules:
             raise UserError(f"lr_warmup: {self.lr_warmup} leaves none of the {self.steps} steps after it; give fewer")
 
     @property
+    def lr_falls(self) -> bool:
+        """Whether the learning rate depends on how many steps there are."""
+        return self.lr_schedule in ("linear", "cosine")
+
+    @property
     def scores_tokens(self) -> str:
         """The setting for which the trainer must be a ``Scorer``, if there is one."""
         return "kl" if self.kl else "lr_schedule" if self.lr_schedule == "adaptive" else ""
 
-    def training_data(self, debates: Sequence[Debate], truth: Callable[[Debate], Truth]) -> Batch:
+    def reward_at(self, step: int) -> RewardRules:
+        """How votes become reward in a step, counted from 0."""
+        return replace(self.reward, **self.reward.in_force(step, self.steps))
+
+    def training_data(self, debates: Sequence[Debate], truth: Callable[[Debate], Truth], step: int = 0) -> Batch:
         """What a step of such debates trains on."""
         centring: Any = {"center": self.center, "divide_by_std": self.divide_by_std}
-        return training_data(debates, self.reward, truth, whole=self.kl > 0, **centring)
+        return training_data(debates, self.reward_at(step), truth, whole=self.kl > 0, **centring)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +98,8 @@ class Step:
     data: tuple[Datum, ...]
     stats: StepStats | None
     trained_s: float
+    in_force: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Weights of the reward that may change from step to step, if they are used."""
 
     @property
     def without_signal(self) -> int:
@@ -115,9 +126,8 @@ async def train(
 ) -> AsyncGenerator[Step]:
     """Train by self-play, yielding each step once its update is done and before the next one begins.
 
-    An adaptive learning rate was ``halved`` so often before. ``truth`` is for rewards that ask what is right; the built-in
-    ones do not. Keeping, evaluating and showing are the caller's, between two steps: the trainer then holds exactly the
-    weights after the step.
+    An adaptive learning rate was ``halved`` so often before. ``truth`` is for rewards that ask what is right. Keeping,
+    evaluating and showing are the caller's, between two steps: the trainer then holds exactly the weights after the step.
     """
     sampler = await trainer.sampler()
     ahead: deque[asyncio.Future[Played]] = deque()
@@ -130,7 +140,7 @@ async def train(
             played = await ahead.popleft()
 
             # Not on this thread: a reward that asks for the truth waits until it is graded.
-            scored, centred, data = await asyncio.to_thread(rules.training_data, played.debates, truth)
+            scored, centred, data = await asyncio.to_thread(rules.training_data, played.debates, truth, index)
 
             lr = learning_rate(rules, index, halved)
             started, moved = time.monotonic(), dict[str, float]()
@@ -149,7 +159,8 @@ async def train(
             trained_s = time.monotonic() - started
             sampler = await fresh if fresh else sampler
             together = joined(stats, moved)
-            yield Step(index, lr, played, scored, centred, data, together, trained_s)
+            in_force = rules.reward.in_force(index, rules.steps)
+            yield Step(index, lr, played, scored, centred, data, together, trained_s, in_force)
 
             for one in stats:
                 bad_in_a_row = bad_in_a_row + 1 if one.skipped else 0
@@ -170,10 +181,8 @@ def learning_rate(rules: LearnRules, step: int, halved: int = 0) -> float:
     highest = rules.lr * 0.5**halved
     if step < rules.lr_warmup:
         return highest * (step + 1) / (rules.lr_warmup + 1)
-    done = (step - rules.lr_warmup) / (rules.steps - rules.lr_warmup)
-    if rules.lr_schedule == "linear":
-        return highest * (1 - done)
-    return highest * 0.5 * (1 + math.cos(math.pi * done)) if rules.lr_schedule == "cosine" else highest
+    fall = Schedule(highest, 0.0 if rules.lr_falls else highest, cosine=rules.lr_schedule == "cosine")
+    return fall.at(step - rules.lr_warmup, rules.steps - rules.lr_warmup)
 
 
 def went_too_far(rules: LearnRules, metrics: Mapping[str, Any]) -> bool:
