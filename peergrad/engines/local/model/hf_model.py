@@ -24,7 +24,7 @@ from peergrad.debate.errors import UserError
 from peergrad.engines.base import first_line
 from peergrad.engines.local.memory import is_out_of_memory
 from peergrad.engines.local.model.decoder import Adapter, Attend, Groups, Matrix, Shape
-from peergrad.engines.local.sample.batch_state import KVCache
+from peergrad.engines.local.sample.cache import KVCache
 from peergrad.engines.local.train.packing import Node, packed_attention
 
 # The names of our attention functions in transformers.
