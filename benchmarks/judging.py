@@ -42,21 +42,20 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from peergrad import Batcher, Parallel, Played, RewardRules, Sequential, dump, read_file, score
 from peergrad.debate.ballot import Ballot, BallotForm
 from peergrad.debate.errors import EngineError, UserError
-from peergrad.debate.prompts import LETTERS
+from peergrad.debate.prompts import LETTERS, Texts, read_texts
 from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler, all_of, answered
 from peergrad.debate.types import Debate, Reply, Turn
 from peergrad.engines.base import EngineConfig, Setup
 from peergrad.engines.registry import engine_of, open_engine
-from peergrad.measure.counts import Counts, form_counts, shares, total
-from peergrad.measure.grades import final_grades, share_right, turn_grades, vote_is_right
+from peergrad.measure.counts import Counts, final_grades, form_counts, share_right, shares, total, turn_grades, vote_is_right
 from peergrad.measure.statistics import Interval, correlation, difference, mean, ratio
 from peergrad.reward.rewards import Scored, score_votes
 from peergrad.reward.tally import last_seen, vote_due
 from peergrad.runs.files import json_bytes, write
 from peergrad.tasks.base import Grade, Grader
-from peergrad.tasks.open import TaskRules, open_task
+from peergrad.tasks.open import TaskConfig, open_task
 
 Row = dict[str, Any]
 Alone = Mapping[str, float | None]  # by question the share of answers that are right without a debate
@@ -229,13 +228,13 @@ async def played(debates: Sequence[Debate], sampler: Sampler) -> Played:
     return Played(tuple(debate for debate in ended if debate), dropped, time.monotonic() - start).usable()
 
 
-def protocols(agents: int, max_tokens: int, forms: Sequence[Any]) -> dict[str, BaseProtocol]:
+def protocols(agents: int, max_tokens: int, forms: Sequence[Any], prompts: Texts = ()) -> dict[str, BaseProtocol]:
     """The protocols by the names of their rows."""
-    ballot = partial(Ballot, agents=agents, max_tokens=max_tokens)
+    ballot = partial(Ballot, agents=agents, max_tokens=max_tokens, prompts=prompts)
     own = {"in-view": True, "hidden": False}
     ballots = {f"{form}-{name}": ballot(ballot_form=form, own_in_view=own[name]) for form in forms for name in own}
-    parallel = Parallel(agents=5, max_rounds=2, max_tokens=max_tokens)
-    return {**ballots, "parallel": parallel, "sequential": Sequential(agents=5, max_rounds=2, max_tokens=max_tokens)}
+    rounds: dict[str, Any] = {"agents": 5, "max_rounds": 2, "max_tokens": max_tokens, "prompts": prompts}
+    return {**ballots, "parallel": Parallel(**rounds), "sequential": Sequential(**rounds)}
 
 
 def percent(value: float | list[float] | None) -> str:
@@ -273,7 +272,7 @@ async def measure(args: argparse.Namespace, rows: Mapping[str, BaseProtocol]) ->
         table = json.loads(args.out.read_text())
         if table["settings"] != settings:
             raise UserError(f"{args.out}: was measured with {table['settings']}; give another --out")
-    task, _ = open_task(args.task, TaskRules())
+    task, _ = open_task(TaskConfig(task=args.task))
     if args.questions > len(task):
         raise UserError(f"--questions: {args.task} has {len(task)}")
     write(args.out, json_bytes(table, indent=1))  # says whose debates they are, should this end before the first row
@@ -318,6 +317,7 @@ def main() -> None:
     parser.add_argument("--answers", type=int, default=8)
     parser.add_argument("--max-tokens", type=int, default=512)
     parser.add_argument("--forms", default=",".join(FORMS), help="forms of ballot, separated by commas")
+    parser.add_argument("--prompts", type=Path, help="a folder of texts for the rows played now, as in peergrad check")
     parser.add_argument("--only", default="ballot,parallel,sequential", help="protocols or rows, separated by commas")
     parser.add_argument("--out", type=Path, default=Path("judging.json"))
     parser.add_argument("--kv-gb", type=float)
@@ -326,7 +326,7 @@ def main() -> None:
     forms, only = args.forms.split(","), {*args.only.split(",")}
     if unknown := {*forms} - {*FORMS}:
         parser.error(f"--forms: {', '.join(sorted(unknown))} is not known; there are {', '.join(FORMS)}")
-    rows = protocols(args.answers, args.max_tokens, forms)
+    rows = protocols(args.answers, args.max_tokens, forms, read_texts(args.prompts) if args.prompts else ())
     if unknown := only - {"ballot", *rows}:
         parser.error(f"--only: {', '.join(sorted(unknown))} is not known; there are ballot, {', '.join(rows)}")
     try:

@@ -26,7 +26,7 @@ from peergrad.engines.local.model.decoder import Adapter, Decoder
 from peergrad.engines.local.model.lora import Lora, LoraRules
 from peergrad.engines.local.sample.scheduler import Job, Scheduler
 from peergrad.engines.local.train.backward import gradient
-from peergrad.learn.datums import Datum
+from peergrad.learn.data import Datum
 
 BANDWIDTH = 4.3e12  # bytes/s a large copy reaches on an H200
 

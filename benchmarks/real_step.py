@@ -36,10 +36,9 @@ from peergrad.engines.local.engine import Local
 from peergrad.engines.local.model.lora import LoraRules
 from peergrad.engines.local.sample.scheduler import Scheduler
 from peergrad.engines.registry import engine_of
-from peergrad.learn.datums import Datum
+from peergrad.learn.data import Datum
 from peergrad.learn.train import self_play, train
-from peergrad.learn.trainer import StepStats
-from peergrad.learn.updates import joined, parts
+from peergrad.learn.trainer import StepStats, joined, parts
 from peergrad.runs.training import Plan, plan_run
 from peergrad.settings import changed
 from peergrad.tasks.base import grade_all

@@ -26,7 +26,7 @@ from peergrad.config import EngineConfig
 from peergrad.debate.types import Ask, Message, Reply
 from peergrad.engines.local.engine import Local
 from peergrad.engines.tinker.engine import Tinker
-from peergrad.learn.datums import Datum
+from peergrad.learn.data import Datum
 
 
 @contextlib.contextmanager

@@ -47,7 +47,7 @@ class Trace:
             if event == "return":
                 self.last_datum = now if code.co_name == _DATUM else self.last_datum
                 return
-            if code.co_name == _UPDATED and code.co_filename.endswith("learn/updates.py"):
+            if code.co_name == _UPDATED and code.co_filename.endswith("learn/trainer.py"):
                 self.updated = self.updated or now
             if code.co_name == _DEBATE and code.co_filename.endswith("debate/play.py"):
                 self.first_debate = self.first_debate or now

@@ -1,19 +1,17 @@
 """peergrad: train one language model by self-play debate, with the debaters' votes as the only reward."""
 
 from peergrad.config import TrainConfig, preset
-from peergrad.debate.batch import Batcher
 from peergrad.debate.config import with_protocol
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.play import Played, play, play_all
 from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.protocols import Parallel, Sequential
-from peergrad.debate.sampler import Seats
+from peergrad.debate.sampler import Batcher, Seats
 from peergrad.debate.transcript import dump, load, read_file
 from peergrad.debate.types import Debate, Question
 from peergrad.engines.scripted import Scripted
 from peergrad.learn.advantages import advantages
-from peergrad.learn.credit import credit
-from peergrad.learn.datums import datums
+from peergrad.learn.data import credit, datums
 from peergrad.reward.rewards import RewardRules, score
 from peergrad.runs.folder import Run
 from peergrad.runs.training import train_run

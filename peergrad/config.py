@@ -15,33 +15,12 @@ from peergrad.debate.protocol import imported_protocol
 from peergrad.engines.base import ApiConfig, EngineConfig, UpdateConfig
 from peergrad.learn.train import LearnRules
 from peergrad.measure.alarms import AlarmRule
-from peergrad.measure.budget import Cost
 from peergrad.measure.metrics import Metric
+from peergrad.measure.outcome import Cost
 from peergrad.settings import changed, check, flat, read_settings
-from peergrad.tasks.open import TaskRules
+from peergrad.tasks.open import TaskConfig
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskConfig:
-    """What is debated."""
-
-    task: str = "arithmetic"
-    """Arithmetic, a known dataset (gsm8k, math, aime, svamp, longwriter, mt-bench) or its file (gsm8k:PATH), any file, or
-    module:name of your own."""
-    question_field: str = "question"
-    """The field or column of a file that holds the question."""
-    answer_field: str = "answer"
-    """The field or column that holds the answer; a file without it has no truth, and needs none."""
-    skip_bad: bool = False
-    """Leave out rows that can't be used and say how many, instead of stopping."""
-    level: int = 1
-    """Arithmetic: from 1, single digits, to 5, two operations."""
-
-    def rules(self, seed: int) -> TaskRules:
-        """What is needed to open it."""
-        return TaskRules(self.level, self.question_field, self.answer_field, self.skip_bad, seed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from peergrad.debate import protocol as protocols
 from peergrad.debate.contract import read
 from peergrad.debate.protocol import Recorded, own_protocol
 from peergrad.debate.types import Contract
-from peergrad.learn.credit import section_tokens
+from peergrad.learn.data import section_tokens
 from peergrad.runs.folder import Run
 from peergrad.settings import flat, to_toml
 from peergrad.web.report import report

@@ -10,18 +10,15 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from peergrad.debate.batch import Batcher
 from peergrad.debate.bounds import RESUMABLE, Above, Range
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocol import BaseProtocol
-from peergrad.debate.sampler import Sampler
+from peergrad.debate.sampler import Batcher, Sampler
 from peergrad.debate.types import Debate, Question
 from peergrad.learn.advantages import Center, Values, has_signal
-from peergrad.learn.data import Batch, training_data
-from peergrad.learn.datums import Datum
+from peergrad.learn.data import Batch, Datum, training_data
 from peergrad.learn.losses import LossName
-from peergrad.learn.trainer import StepStats, Trainer
-from peergrad.learn.updates import joined, parts
+from peergrad.learn.trainer import StepStats, Trainer, joined, parts
 from peergrad.reward.rewards import RewardRules, Scored, Truth, nobody_knows
 
 

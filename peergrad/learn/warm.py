@@ -8,7 +8,7 @@ import numpy as np
 
 from peergrad.debate.protocol import BaseProtocol, call_protocol
 from peergrad.debate.types import Ask, Debate, Question, Reply, Usage
-from peergrad.learn.datums import Datum, datums
+from peergrad.learn.data import Datum, datums
 from peergrad.learn.trainer import Trainer
 
 # (debate so far, ask) → what the agent that is asked should say; None: the lesson is over.

@@ -11,8 +11,7 @@ from peergrad.debate.types import Debate
 from peergrad.learn.advantages import advantages, has_signal
 from peergrad.learn.train import LearnRules
 from peergrad.learn.trainer import RETRIED, StepStats
-from peergrad.measure.counts import form_counts, shares, total, vote_counts
-from peergrad.measure.grades import final_grades, share_right, truth_of, turn_grades
+from peergrad.measure.counts import final_grades, form_counts, share_right, shares, total, truth_of, turn_grades, vote_counts
 from peergrad.measure.history import retried
 from peergrad.measure.statistics import Interval, difference, mean, ratio
 from peergrad.reward.rewards import RewardRules, Scored, score

@@ -9,17 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from peergrad.config import ApiConfig, TrainConfig
-from peergrad.debate.batch import Batcher
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.protocols import Direct
-from peergrad.debate.sampler import Sampler
+from peergrad.debate.sampler import Batcher, Sampler
 from peergrad.debate.types import Debate
 from peergrad.engines.registry import engine_of
 from peergrad.learn.train import LearnRules, learning_rate
-from peergrad.learn.trainer import StepStats, Trainer
-from peergrad.learn.updates import joined, parts
-from peergrad.measure.grades import truth_of
+from peergrad.learn.trainer import StepStats, Trainer, joined, parts
+from peergrad.measure.counts import truth_of
 from peergrad.measure.preflight import Gate, Sample, finite, gates
 from peergrad.reward.rewards import Truth
 from peergrad.runs.models import ModelPool, policy_of

@@ -17,7 +17,7 @@ from peergrad.debate.types import Ids
 from peergrad.engines.local.engine import AdamRules
 from peergrad.engines.local.model.decoder import Shape
 from peergrad.engines.local.sample.sampler import CompletionRequest
-from peergrad.learn.datums import Datum
+from peergrad.learn.data import Datum
 from peergrad.learn.losses import RATIO_BOUNDS, Bounds, LossName
 from peergrad.serve.checkpoints import ModelInfo
 from peergrad.serve.results import NotFoundError

@@ -17,7 +17,7 @@ from peergrad.engines.local.model.hf_model import HFDecoder
 from peergrad.engines.local.model.lora import Lora, LoraRules
 from peergrad.engines.local.train.backward import gradient
 from peergrad.engines.shared.chat import Chat
-from peergrad.learn.datums import Datum
+from peergrad.learn.data import Datum
 from tests.local.test_training import DATA, reference, trained_engine
 from tests.local.tiny import FOREIGN, ask, engine, model, tokenizer
 

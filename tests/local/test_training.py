@@ -17,7 +17,7 @@ from peergrad.engines.local.train import backward
 from peergrad.engines.local.train.backward import gradient
 from peergrad.engines.local.train.packing import micro_batches, prefix_trees
 from peergrad.learn import losses as oracle
-from peergrad.learn.datums import Datum
+from peergrad.learn.data import Datum
 from tests.local.tiny import ask, engine, model, tokenizer
 
 RNG = np.random.default_rng(0)

@@ -13,9 +13,7 @@ from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.types import Tokens
 from peergrad.engines.base import decode
 from peergrad.learn.advantages import advantages
-from peergrad.learn.credit import credit, section_tokens
-from peergrad.learn.data import training_data
-from peergrad.learn.datums import credited, datums
+from peergrad.learn.data import credit, credited, datums, section_tokens, training_data
 from peergrad.reward.rewards import RewardRules, nobody_knows, score
 from peergrad.reward.stream import Stream
 from tests.helpers import full, parallel, played, short

@@ -11,8 +11,7 @@ from peergrad import EngineError, Parallel, Question
 from peergrad.debate.sampler import answered
 from peergrad.learn.losses import cispo, cross_entropy, importance_sampling, optim_metrics, ppo
 from peergrad.learn.train import LearnRules, Stopped, due, learning_rate, self_play, train
-from peergrad.learn.trainer import Fault, StepStats
-from peergrad.learn.updates import joined, parts
+from peergrad.learn.trainer import Fault, StepStats, joined, parts
 from tests.bandit import Bandit
 
 RNG = np.random.default_rng(0)

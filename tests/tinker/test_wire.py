@@ -28,7 +28,7 @@ from peergrad.engines.local.sample.sampler import CompletionRequest
 from peergrad.engines.shared.chat import load_chat
 from peergrad.engines.tinker.engine import Tinker
 from peergrad.learn import losses
-from peergrad.learn.datums import Datum
+from peergrad.learn.data import Datum
 from peergrad.serve.batching import RequestBatcher
 from tests.runs.killing import PARROT
 from tests.serve.messages import PROTOBUF, forward_backward, optim_step

@@ -31,7 +31,7 @@ from peergrad.engines.local.sample.sampler import LocalSampler
 from peergrad.engines.local.sample.scheduler import Scheduler
 from peergrad.engines.local.train.backward import Gradient, gradient
 from peergrad.engines.shared.chat import Chat, load_chat
-from peergrad.learn.datums import Datum
+from peergrad.learn.data import Datum
 from peergrad.learn.losses import Bounds, LossName, optim_metrics
 from peergrad.learn.trainer import NOT_FINITE, RETRIED, Fault, StepStats
 

@@ -28,7 +28,7 @@ from peergrad.engines.shared.addresses import check_tinker, tinker_address, tink
 from peergrad.engines.shared.chat import Chat, load_chat
 from peergrad.engines.tinker.connection import Connection, NotFound
 from peergrad.learn import losses
-from peergrad.learn.datums import Datum
+from peergrad.learn.data import Datum
 from peergrad.learn.losses import RATIO_BOUNDS, LossName
 from peergrad.learn.trainer import NOT_FINITE, Fault, StepStats
 

@@ -24,7 +24,7 @@ from peergrad.engines.local.model import ops
 from peergrad.engines.local.model.decoder import Forward
 from peergrad.engines.local.model.lora import Lora
 from peergrad.engines.local.train.packing import Node, Unpad, micro_batches, packed_attention, prefix_trees
-from peergrad.learn.datums import Datum
+from peergrad.learn.data import Datum
 from peergrad.learn.losses import RATIO_BOUNDS, Bounds, LossName
 
 

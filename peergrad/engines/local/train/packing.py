@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from peergrad.debate.types import Floats, Ids
 from peergrad.engines.local.model.decoder import Adapter, Attend, Forward, Shape
-from peergrad.learn.datums import Datum
+from peergrad.learn.data import Datum
 
 # A shared prefix of fewer tokens gets no node of its own, and neither does one below so many others.
 _MIN_SHARED, _MAX_DEPTH = 32, 64
