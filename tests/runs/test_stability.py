@@ -15,7 +15,7 @@ from peergrad.debate.transcript import read_file
 from peergrad.reward.rewards import nobody_knows
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.training import plan_run
-from tests.runs.test_run import PARROT, adapter, settings
+from tests.runs.test_run import PARROT, adapter, run, settings
 
 QUICK = {"model": str(PARROT), "steps": 2, "batch": 3, "rank": 4, "threads": 1, "lr": 3e-3, "warm_steps": 1}
 QUICK |= {"warm_debates": 8, "eval_questions": 0, "eval_debates": 0, "max_tokens": 40, "save_every": 1}
@@ -28,6 +28,12 @@ def train(out, **more):
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=os.environ)
     assert done.returncode == 0, done.stderr
     made = Run(out)
+    return made, [line for line in made.metrics() if line["phase"] == "train"]
+
+
+def again(out, **more):
+    """The same in this process, which takes less long."""
+    made = run(out, **(QUICK | more))
     return made, [line for line in made.metrics() if line["phase"] == "train"]
 
 
@@ -69,13 +75,13 @@ def test_5_5_kl_to_the_base_model(base, tmp_path):  # SPEC 5.5
         # On-policy the loss is minus the sum of all advantages, and the penalty's sum to nothing.
         votes = sum(float(datum.advantages_T.sum()) for datum in data)
         assert line["optim/loss"] == pytest.approx(-votes, abs=1e-3 * len(by_hand))
-    without, plain = train(tmp_path / "without")
+    without, plain = again(tmp_path / "without")
     assert "optim/kl_base" not in plain[0]
     assert adapter(without, 2) != adapter(made, 2)
-    train(tmp_path / "resumed", kl=0.5, steps=1)
-    resumed, again = train(tmp_path / "resumed", kl=0.5)
+    again(tmp_path / "resumed", kl=0.5, steps=1)
+    resumed, same = again(tmp_path / "resumed", kl=0.5)
     assert adapter(resumed, 2) == adapter(made, 2)
-    assert [line["optim/kl_base"] for line in again] == [line["optim/kl_base"] for line in lines]
+    assert [line["optim/kl_base"] for line in same] == [line["optim/kl_base"] for line in lines]
 
 
 def test_7_6_the_learning_rate_of_a_step(tmp_path):  # SPEC 7.6
@@ -99,11 +105,11 @@ def test_7_6_an_adaptive_learning_rate(base, tmp_path):  # SPEC 7.6
     by_hand = np.concatenate(moved)
     assert lines[0]["optim/kl_update"] == pytest.approx(0.5 * (by_hand**2).mean(), rel=1e-3)
     assert lines[0]["optim/ratio_update"] == pytest.approx(np.exp(np.abs(by_hand).max()), rel=1e-3)
-    train(tmp_path / "resumed", steps=2, **adaptive)
-    resumed, again = train(tmp_path / "resumed", steps=3, **adaptive)
-    assert [line["lr"] for line in again] == [line["lr"] for line in lines]
+    again(tmp_path / "resumed", steps=2, **adaptive)
+    resumed, same = again(tmp_path / "resumed", steps=3, **adaptive)
+    assert [line["lr"] for line in same] == [line["lr"] for line in lines]
     assert adapter(resumed) == adapter(made)
-    _, far = train(tmp_path / "far", lr_schedule="adaptive", lr_max_kl=100.0, lr_max_ratio=1e9)
+    _, far = again(tmp_path / "far", lr_schedule="adaptive", lr_max_kl=100.0, lr_max_ratio=1e9)
     assert [line["lr"] for line in far] == [3e-3, 3e-3]
 
 
