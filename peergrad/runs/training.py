@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from peergrad.config import TrainConfig
+from peergrad.config import TrainConfig, changed, flat
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
 from peergrad.debate.play import Played, play_all
@@ -39,7 +39,6 @@ from peergrad.runs.folder import Loggers, Progress, Run, metrics_line, open_logg
 from peergrad.runs.models import ModelRef, base_of, check_base, policy_of, weights_sha256
 from peergrad.runs.skipped import save_skipped
 from peergrad.runs.watch import Watcher
-from peergrad.settings import changed, flat
 from peergrad.tasks.arithmetic import teacher
 from peergrad.tasks.base import BUILT_IN, Task
 from peergrad.tasks.open import fingerprint, left_out, open_task
