@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from peergrad.debate.bounds import RESUMABLE, Above, Range
-from peergrad.debate.config import DEBATES, DebateConfig, has_own_settings, with_protocol
+from peergrad.debate.config import DEBATES, DebateConfig, defaults_of, has_own_settings, section_of
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
 from peergrad.debate.imports import own_functions
-from peergrad.debate.protocol import imported_protocol
+from peergrad.debate.protocol import BaseProtocol, imported_protocol
 from peergrad.engines.base import ApiConfig, EngineConfig, UpdateConfig
 from peergrad.learn.train import LearnRules
 from peergrad.measure.alarms import AlarmRule
@@ -223,6 +223,32 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
 
 _BEFORE = {"reading": "strict", "order_shown": "seat", "voices": "votes", "form": "literal"}
 """What folders mean that were written before there were these settings."""
+
+
+def with_protocol(config: T, protocol: str | BaseProtocol) -> T:
+    """Settings with another protocol, by its name or as it is: with its number of agents, its reward and, where it has any,
+    its own settings beside the usual ones. One's own is imported here.
+
+    Example: ``with_protocol(preset("demo"), "my_protocol:Panel")``
+    """
+    before: DebateConfig = config.debate  # type: ignore[attr-defined]
+    values: dict[str, Any] = {}
+    if isinstance(protocol, BaseProtocol):
+        if protocol.prompts:
+            raise UserError("prompts: settings name a folder of texts; put them there")
+        values = {field.name: getattr(protocol, field.name) for field in fields(protocol)} | {"prompts": None}
+    name = protocol.name if isinstance(protocol, BaseProtocol) else protocol
+    section = section_of(name) if has_own_settings(name) else DebateConfig
+    usual: dict[str, Any] = {field.name: getattr(before, field.name) for field in fields(DebateConfig)}
+    own = {field.name for field in fields(section)} - usual.keys()
+    if taken := own & (flat(config).keys() - flat(before).keys()):
+        raise UserError(f"protocol: {name!r} has a field {min(taken)}, which is another setting already; rename it")
+    usual["protocol"] = name
+    config = replace(config, debate=section(**usual))  # type: ignore[type-var]
+    values = {one: value for one, value in values.items() if one in own | usual.keys()}
+    if name != before.protocol:
+        values = defaults_of(name) | values
+    return changed(config, {one: value for one, value in values.items() if one in flat(config)}, f"protocol {name}")
 
 
 def from_folder(config: T, folder: Path) -> T:
