@@ -49,14 +49,13 @@ from peergrad.debate.sampler import Sampler, all_of, answered
 from peergrad.debate.types import Debate, Reply, Turn
 from peergrad.engines.base import EngineConfig, Setup
 from peergrad.engines.registry import engine_of, open_engine
-from peergrad.measure.counts import Counts, form_counts, shares, total
-from peergrad.measure.grades import final_grades, share_right, turn_grades, vote_is_right
+from peergrad.measure.counts import Counts, final_grades, form_counts, share_right, shares, total, turn_grades, vote_is_right
 from peergrad.measure.statistics import Interval, correlation, difference, mean, ratio
 from peergrad.reward.rewards import Scored, score_votes
 from peergrad.reward.tally import last_seen, vote_due
 from peergrad.runs.files import json_bytes, write
 from peergrad.tasks.base import Grade, Grader
-from peergrad.tasks.open import TaskRules, open_task
+from peergrad.tasks.open import TaskConfig, open_task
 
 Row = dict[str, Any]
 Alone = Mapping[str, float | None]  # by question the share of answers that are right without a debate
@@ -273,7 +272,7 @@ async def measure(args: argparse.Namespace, rows: Mapping[str, BaseProtocol]) ->
         table = json.loads(args.out.read_text())
         if table["settings"] != settings:
             raise UserError(f"{args.out}: was measured with {table['settings']}; give another --out")
-    task, _ = open_task(args.task, TaskRules())
+    task, _ = open_task(TaskConfig(task=args.task))
     if args.questions > len(task):
         raise UserError(f"--questions: {args.task} has {len(task)}")
     write(args.out, json_bytes(table, indent=1))  # says whose debates they are, should this end before the first row

@@ -7,41 +7,21 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from peergrad.debate.bounds import RESUMABLE, Above, Range
-from peergrad.debate.config import DEBATES, DebateConfig, defaults_of, has_own_settings, section_of
+from peergrad.debate.config import DebateConfig, defaults_of, has_own_settings, section_of
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
 from peergrad.debate.imports import own_functions
 from peergrad.debate.protocol import BaseProtocol, imported_protocol
+from peergrad.debate.protocols import BUILT_IN
 from peergrad.engines.base import ApiConfig, EngineConfig, UpdateConfig
 from peergrad.learn.train import LearnRules
 from peergrad.measure.alarms import AlarmRule
-from peergrad.measure.budget import Cost
 from peergrad.measure.metrics import Metric
+from peergrad.measure.outcome import Cost
 from peergrad.settings import changed, check, flat, read_settings
-from peergrad.tasks.open import TaskRules
+from peergrad.tasks.open import TaskConfig
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskConfig:
-    """What is debated."""
-
-    task: str = "arithmetic"
-    """Arithmetic, a known dataset (gsm8k, math, aime, svamp, longwriter, mt-bench) or its file (gsm8k:PATH), any file, or
-    module:name of your own."""
-    question_field: str = "question"
-    """The field or column of a file that holds the question."""
-    answer_field: str = "answer"
-    """The field or column that holds the answer; a file without it has no truth, and needs none."""
-    skip_bad: bool = False
-    """Leave out rows that can't be used and say how many, instead of stopping."""
-    level: int = 1
-    """Arithmetic: from 1, single digits, to 5, two operations."""
-
-    def rules(self, seed: int) -> TaskRules:
-        """What is needed to open it."""
-        return TaskRules(self.level, self.question_field, self.answer_field, self.skip_bad, seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,7 +239,7 @@ def from_folder(config: T, folder: Path) -> T:
     settings = read_settings(path)
     protocol = settings.get("protocol")
     if isinstance(protocol, str) and has_own_settings(protocol):
-        if protocol in DEBATES or imported_protocol(protocol):
+        if protocol in BUILT_IN or imported_protocol(protocol):
             config = with_protocol(config, protocol)
         known = flat(config)
         settings = {name: value for name, value in settings.items() if name in known}

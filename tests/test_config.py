@@ -7,7 +7,7 @@ import pytest
 
 from peergrad import UserError
 from peergrad.cli.eval import base_settings as eval_settings
-from peergrad.cli.flags import train_settings
+from peergrad.cli.main import train_settings
 from peergrad.config import PRESETS, TrainConfig, from_folder, preset, with_protocol
 from peergrad.debate.protocol import Recorded
 from peergrad.debate.protocols import Ballot, Parallel, Sequential
@@ -130,6 +130,7 @@ def test_dry_run_shows_and_loads_nothing(tmp_path):
         (("--preset", "math-hard", "--protocol", "ballot"), (8, "borda")),
         (("--preset", "classic", "--protocol", "parallel"), (3, "streams")),
         (("--preset", "classic", "--protocol", "sequential"), (3, "win_rate")),
+        (("--preset", "math-hard", "--protocol", "direct"), (5, "streams")),
         (("--config", "mine.toml"), (5, "borda")),
         (("--config", "mine.toml", "--preset", "math"), (5, "borda")),
         (("--config", "other.toml", "--protocol", "ballot"), (8, "streams")),

@@ -12,7 +12,7 @@ from peergrad import Question, RewardRules, Run, UserError, dump, load, score
 from peergrad.cli.eval import _trained_on, base_settings
 from peergrad.debate.imports import imported
 from peergrad.learn.train import LearnRules
-from peergrad.measure.grades import truth_of
+from peergrad.measure.counts import truth_of
 from peergrad.measure.metrics import DebateBatch, rewards
 from peergrad.measure.preflight import Sample, gates
 from peergrad.measure.rescore import rescore, verdict

@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from peergrad.cli.flags import Flag, Inline, PresetFlags, train_settings
-from peergrad.cli.signals import run_until_done
+from peergrad.cli.main import Flag, Inline, PresetFlags, run_until_done, train_settings
 from peergrad.config import ApiConfig, TrainConfig
 from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible

@@ -14,8 +14,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from peergrad.cli.flags import FirstFlags, Flag, Inline, model_settings
-from peergrad.cli.signals import run_until_done
+from peergrad.cli.main import FirstFlags, Flag, Inline, model_settings, run_until_done
 from peergrad.config import DebatesConfig
 from peergrad.debate.errors import UserError
 from peergrad.debate.protocol import BaseProtocol, call_protocol
@@ -96,7 +95,7 @@ def _questions(question: str | None, config: DebatesConfig) -> tuple[Sequence[Qu
             raise UserError(f"task: {task} can't be read ({error.strerror})") from None
         return typed_questions(lines_of(raw, task), style, task)[:most], stem(Path(task)), _origin(task)
     if task:
-        opened = open_questions(task, config.task.rules(config.seats.seed))
+        opened = open_questions(config.task)
         return [opened[index] for index in range(min(most or len(opened), len(opened)))], opened.name, _origin(task)
     if sys.stdin is None or (question is None and sys.stdin.isatty()):
         raise UserError("question: is missing; give it in quotes, one a line by a pipe (-), or a file with --task")

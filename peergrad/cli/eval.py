@@ -11,8 +11,7 @@ from typing import Annotated
 from rich.console import Console
 from rich.text import Text
 
-from peergrad.cli.flags import Flag, Inline, eval_task, model_settings
-from peergrad.cli.signals import run_until_done
+from peergrad.cli.main import Flag, Inline, eval_task, model_settings, run_until_done
 from peergrad.config import EvalConfig, TrainConfig, from_folder
 from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
@@ -63,7 +62,7 @@ def _task(settings: EvalConfig) -> Task:
         name = eval_task(from_folder(TrainConfig(), run.path))
         why = "which is somebody's code and not imported because a folder names it"
         raise UserError(f"task: the run in {run.path} has {name}, {why}; if you trust it, repeat --task {name}")
-    return open_questions(name, settings.task.rules(settings.measure.seed))
+    return open_questions(settings.task)
 
 
 def _trained_on(settings: EvalConfig) -> set[tuple[str, str | None]]:
@@ -72,11 +71,10 @@ def _trained_on(settings: EvalConfig) -> set[tuple[str, str | None]]:
     if not run:
         return set()
     trained = from_folder(TrainConfig(), run.path)
-    name, apart = trained.task.task, trained.held_out
-    if any(is_own_task(one) and one != settings.task.task for one in (name, apart.eval_task)):
+    apart = trained.held_out
+    if any(is_own_task(name) and name != settings.task.task for name in (trained.task.task, apart.eval_task)):
         return set()
-    rules = trained.task.rules(trained.keep.seed)
-    task, _ = open_task(name, rules, held_out=apart.eval_questions, eval_name=apart.eval_task)
+    task, _ = open_task(trained.task, trained.keep.seed, held_out=apart.eval_questions, eval_name=apart.eval_task)
     return {(question.text, question.answer) for question in (task[index] for index in range(len(task)))}
 
 

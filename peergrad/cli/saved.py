@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from peergrad.cli.flags import Flag, Inline, say, warn
+from peergrad.cli.main import Flag, Inline, say, warn
 from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
 from peergrad.debate.transcript import read_file
@@ -22,7 +22,7 @@ from peergrad.reward.streams import Consensus
 from peergrad.reward.tally import Vote
 from peergrad.runs.export import export as export_adapter
 from peergrad.runs.folder import Run
-from peergrad.tasks.open import TaskRules, gradable, open_questions, regrade
+from peergrad.tasks.open import TaskConfig, gradable, open_questions, regrade
 
 _COUNTS = ("self_votes", "malformed", "repeated", "contradictory", "missing", "parse_errors")
 
@@ -103,7 +103,7 @@ def rescore(
     if not paths:
         raise UserError("PATH: is missing; give a run's folder or a transcript file")
     debates = (debate for path in paths for debate in Run.any_debates(path, warn))
-    grade = (open_questions(task, TaskRules()).grade, attrgetter("known")) if task else (regrade, gradable)
+    grade = (open_questions(TaskConfig(task=task)).grade, attrgetter("known")) if task else (regrade, gradable)
     result = measure.rescore(debates, rules, grade[0], reward, grade[1])
     if not result.debates:
         raise UserError(

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from peergrad.cli.flags import Inline, say
+from peergrad.cli.main import Inline, say
 from peergrad.debate.bounds import Range
 from peergrad.debate.errors import UserError
 from peergrad.engines.base import EngineConfig

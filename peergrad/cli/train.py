@@ -10,8 +10,7 @@ from typing import Annotated
 from rich.console import Console
 from rich.text import Text
 
-from peergrad.cli.flags import Flag, Inline, PresetFlags, train_settings
-from peergrad.cli.signals import run_until_done
+from peergrad.cli.main import Flag, Inline, PresetFlags, run_until_done, train_settings
 from peergrad.config import TrainConfig
 from peergrad.debate.quote import visible
 from peergrad.learn.train import Stopped

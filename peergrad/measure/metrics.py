@@ -16,8 +16,16 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.imports import call_own
 from peergrad.debate.protocols import consensus_reached
 from peergrad.learn.train import Step
-from peergrad.measure.counts import form_counts, shares, total, vote_counts
-from peergrad.measure.grades import final_grades, known_grades, share_right, vote_is_right
+from peergrad.measure.counts import (
+    final_grades,
+    form_counts,
+    known_grades,
+    share_right,
+    shares,
+    total,
+    vote_counts,
+    vote_is_right,
+)
 from peergrad.reward.pairwise import SCORES
 from peergrad.reward.rewards import Scored
 from peergrad.tasks.base import Grade, Task
@@ -80,8 +88,10 @@ def update(batch: DebateBatch) -> Metrics:
     """The update of a training step, and what the engine says about it."""
     if batch.step is None:
         return {}
-    lr, stats = {"lr": batch.step.lr}, batch.step.stats
-    return lr if stats is None else lr | {"optim/loss": stats.loss, "optim/grad_norm": stats.grad_norm} | dict(stats.metrics)
+    rates, stats = {"lr": batch.step.lr, **batch.step.in_force}, batch.step.stats
+    if stats is None:
+        return rates
+    return rates | {"optim/loss": stats.loss, "optim/grad_norm": stats.grad_norm} | dict(stats.metrics)
 
 
 def form(batch: DebateBatch) -> Metrics:

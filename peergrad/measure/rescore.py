@@ -15,8 +15,7 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
 from peergrad.debate.types import Debate, Question
 from peergrad.learn.advantages import Values, advantages, has_signal
-from peergrad.measure.counts import vote_right
-from peergrad.measure.grades import final_grades, known_grades
+from peergrad.measure.counts import final_grades, known_grades, vote_right
 from peergrad.measure.statistics import Interval, correlation, correlation_difference, ratio
 from peergrad.reward.rewards import RewardRules, Scored, nobody_knows, score_votes
 from peergrad.reward.stream import Stream

@@ -24,8 +24,17 @@ from peergrad.debate.types import Debate, Question
 from peergrad.engines.base import Engine
 from peergrad.engines.registry import engine_of
 from peergrad.engines.shared.meter import Meter, Spent
-from peergrad.measure.budget import cost, draws
-from peergrad.measure.outcome import Outcome, counted, debate_outcome, direct_outcome, joined, result, seat_outcome
+from peergrad.measure.outcome import (
+    Outcome,
+    cost,
+    counted,
+    debate_outcome,
+    direct_outcome,
+    draws,
+    joined,
+    result,
+    seat_outcome,
+)
 from peergrad.runs import files
 from peergrad.runs.models import ModelPool, ModelRef, model_ref, policy_of, weights_of
 from peergrad.runs.watch import Watcher

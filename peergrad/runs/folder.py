@@ -1,16 +1,20 @@
-"""A run as a plain folder (docs/reference/run.md). Whatever is read here may have been cut off at any moment."""
+"""A run as a plain folder (docs/reference/run.md), and loggers that are sent its metrics as well.
+
+Whatever is read here may have been cut off at any moment.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import math
 import re
 import shutil
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.play import Played
@@ -107,6 +111,11 @@ class Run(WorkFolder):
             except UserError as error:
                 self._warn(str(error))
 
+    def skipped_updates(self) -> dict[Path, Progress]:
+        """The saved files of updates that were skipped, and the step of each."""
+        paths = sorted((self.path / "skipped").glob("*.npz"))
+        return {path: at for path in paths if (at := Progress.of(re.sub(r"\.\d+$", "", path.stem)))}
+
     # Checkpoints
 
     async def checkpoint(self, at: Progress, save: Callable[[Path], Awaitable[None]]) -> None:
@@ -149,7 +158,7 @@ class Run(WorkFolder):
         return None
 
     def forget_after(self, at: Progress, ahead: int = 0) -> None:
-        """Drop what was done after a checkpoint and will now be done again: metrics, checkpoints, debates of later steps.
+        """Drop what was done after a checkpoint and will now be done again: metrics, checkpoints, debates, skipped updates.
 
         The debates of the very next step stay, and of as many more as were sampled ahead: by these weights or older ones.
         """
@@ -158,6 +167,9 @@ class Run(WorkFolder):
         for file in (self.path / "debates").glob("step_*"):
             debated = Progress.of(file.name.removesuffix(".jsonl").removesuffix(".dropped.json"))
             if debated and debated.step > at.step + 1 + ahead:
+                files.unlink(file)
+        for file, lost_at in self.skipped_updates().items():
+            if lost_at > at:
                 files.unlink(file)
         for later in self.checkpoints():
             if later > at:
@@ -170,3 +182,69 @@ class Run(WorkFolder):
                 folder = self.path / "checkpoints" / at.name
                 forget(folder)
                 files.remove(folder)
+
+
+# Metrics elsewhere: a logger that fails never stops a run
+
+
+class Logger(NamedTuple):
+    """Takes numbers by step."""
+
+    name: str
+    log: Callable[[int, Mapping[str, float]], None]
+    close: Callable[[], None]
+
+
+def open_loggers(names: Sequence[str], run: Path, config: Mapping[str, Any]) -> list[Logger]:
+    """The loggers asked for; a missing library, or one that can't start, is said before anything is trained."""
+    settings, opened = {key: str(value) for key, value in config.items()}, list[Logger]()
+    for name in names:
+        try:
+            opened.append(_tensorboard(run, settings) if name == "tensorboard" else _tracker(name, run, settings))
+        except ImportError:
+            raise UserError(
+                f"log_to: {name} is not installed; pip install {name}, or leave it out: files are always written"
+            ) from None
+        except Exception as error:  # whatever such a library may raise: no key, no network, no space
+            raise UserError(f"log_to: {name} can't start ({type(error).__name__}: {error}); or leave it out") from None
+    return opened
+
+
+class Loggers:
+    """Several loggers. One that fails is told of once and left out from then on: a run never stops for it."""
+
+    def __init__(self, loggers: Sequence[Logger], warn: Callable[[str], None]) -> None:
+        self._loggers, self._warn = list(loggers), warn
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._each(lambda logger: logger.log(step, metrics))
+
+    def close(self) -> None:
+        self._each(lambda logger: logger.close())
+
+    def _each(self, do: Callable[[Logger], None]) -> None:
+        for logger in list(self._loggers):
+            try:
+                do(logger)
+            except Exception as error:  # as above
+                self._loggers.remove(logger)
+                self._warn(f"{logger.name} failed ({error}); going on without it")
+
+
+def _tensorboard(run: Path, config: Mapping[str, str]) -> Logger:
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(run / "tensorboard"))
+    writer.add_text("config", "\n".join(f"    {name} = {value}" for name, value in config.items()))
+
+    def log(step: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            writer.add_scalar(name, value, step)
+
+    return Logger("tensorboard", log, writer.close)
+
+
+def _tracker(library: str, run: Path, config: Mapping[str, str]) -> Logger:
+    """wandb, and trackio, which has the same functions."""
+    tracker: Any = importlib.import_module(library).init(project="peergrad", name=run.name, config=dict(config))
+    return Logger(library, lambda step, metrics: tracker.log(dict(metrics), step=step), tracker.finish)

@@ -17,7 +17,7 @@ from peergrad.debate.types import Debate
 from peergrad.engines.registry import engine_of
 from peergrad.learn.train import LearnRules, learning_rate
 from peergrad.learn.trainer import StepStats, Trainer, joined, parts
-from peergrad.measure.grades import truth_of
+from peergrad.measure.counts import truth_of
 from peergrad.measure.preflight import Gate, Sample, finite, gates
 from peergrad.reward.rewards import Truth
 from peergrad.runs.models import ModelPool, policy_of

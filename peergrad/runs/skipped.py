@@ -1,11 +1,9 @@
-"""Updates that a run skipped: told of, counted, and saved as NumPy arrays that reproduce them (docs/reference/run.md)."""
+"""Updates that a run skipped, saved as NumPy arrays that reproduce them (docs/reference/run.md)."""
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
-import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,12 +14,8 @@ import numpy.typing as npt
 
 from peergrad.debate.errors import UserError
 from peergrad.learn.data import Datum
-from peergrad.learn.losses import LossName
-from peergrad.learn.trainer import StepStats
-from peergrad.measure.history import Updates, retried
 from peergrad.runs import files
 from peergrad.runs.folder import Progress, Run
-from peergrad.runs.watch import Watcher
 
 MOST_FILES = 8
 MOST_BYTES = 4_000_000
@@ -36,64 +30,21 @@ _COLUMNS: dict[str, type[np.generic]] = {
 }
 
 
-class LostUpdates:
-    """The updates a run has lost, those before it was resumed included."""
-
-    def __init__(self, run: Run, watch: Watcher) -> None:
-        self._watch, self._skipped = watch, Skipped(run.path)
-        self._so_far = Updates.of(run.metrics())
-        watch.updates(self._so_far)
-
-    async def report(self, at: Progress, stats: StepStats, loss: LossName, lr: float) -> None:
-        """Report what was lost in the updates of a step, which are ``joined``, and save what reproduces it."""
-        before, now = self._so_far, Updates.of([{"phase": "train"} | dict(stats.metrics)])
-        self._so_far = before + now
-        self._watch.updates(self._so_far)
-        step = f"step {at.step}" if at.step else f"warm start {at.warm}"
-        for place, fault in enumerate(stats.faults, 1):
-            count = f"{before.skipped + place:,} of {self._so_far.total:,} so far"
-            sentence = f"{step}: update skipped: {fault.why} ({count})"
-            if fault.data:
-                about = {"at": at.name, "why": fault.why, "loss": loss, "lr": lr}
-                # Packing may take long, and signals must be heard.
-                saved = await asyncio.to_thread(self._skipped.save, at, place, fault.data, about)
-                sentence += f"; {saved}" if isinstance(saved, str) else f"; what reproduces it is in {saved}"
-            self._watch.warn(sentence)
-        if now.retried:
-            self._watch.say(f"{step}: {retried(now.retried)} ({self._so_far.retried:,} so far)")
-
-
-class Skipped:
-    """The folder ``skipped`` of a run, made when there is something to save."""
-
-    def __init__(self, run: Path) -> None:
-        self.path = run / "skipped"
-
-    def files(self) -> dict[Path, Progress]:
-        """The saved files, and the step of each."""
-        steps = {path: Progress.of(re.sub(r"\.\d+$", "", path.stem)) for path in sorted(self.path.glob("*.npz"))}
-        return {path: step for path, step in steps.items() if step}
-
-    def save(self, at: Progress, place: int, data: Sequence[Datum], about: Mapping[str, Any]) -> Path | str:
-        """Save the ``place``-th skipped update of a step. Returns the file, or why there is none."""
-        if len(self.files()) >= MOST_FILES:
-            return f"{self.path} has {MOST_FILES} such already"
-        count, content = len(data), b""  # all sequences if they fit, else the first half of them, or of that
-        while count and len(content := _packed(data[:count], about, left_out=len(data) - count)) > MOST_BYTES:
-            count //= 2
-        if not count:
-            return "its sequences are too long to keep"
-        path = self.path / f"{at.name}{f'.{place}' if place > 1 else ''}.npz"
-        with files.writing(path):
-            self.path.mkdir(exist_ok=True)
-        files.write(path, content)
-        return path
-
-    def forget_after(self, at: Progress) -> None:
-        """Remove what belongs to steps that will be repeated."""
-        for path, step in self.files().items():
-            if step > at:
-                files.unlink(path)
+def save_skipped(run: Run, at: Progress, place: int, data: Sequence[Datum], about: Mapping[str, Any]) -> Path | str:
+    """Save the ``place``-th skipped update of a step. Returns the file, or why there is none."""
+    folder = run.path / "skipped"
+    if len(run.skipped_updates()) >= MOST_FILES:
+        return f"{folder} has {MOST_FILES} such already"
+    count, content = len(data), b""  # all sequences if they fit, else the first half of them, or of that
+    while count and len(content := _packed(data[:count], about, left_out=len(data) - count)) > MOST_BYTES:
+        count //= 2
+    if not count:
+        return "its sequences are too long to keep"
+    path = folder / f"{at.name}{f'.{place}' if place > 1 else ''}.npz"
+    with files.writing(path):
+        folder.mkdir(exist_ok=True)
+    files.write(path, content)
+    return path
 
 
 def read_skipped(path: Path) -> list[Datum]:

@@ -26,16 +26,17 @@ from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Ask, Debate, Question
 from peergrad.engines.base import Setup
 from peergrad.engines.registry import engine_of, open_trainer, own_code
+from peergrad.learn.losses import LossName
 from peergrad.learn.train import Step, Stopped, due, self_play, train
-from peergrad.learn.trainer import RETRIED, Trainer, joined
+from peergrad.learn.trainer import RETRIED, StepStats, Trainer, joined
 from peergrad.learn.warm import Teacher, demonstrate, lesson, recorded
 from peergrad.measure.alarms import Alarm, alarms
-from peergrad.measure.grades import truth_of, turn_grades
+from peergrad.measure.counts import truth_of, turn_grades
+from peergrad.measure.history import Updates, retried
 from peergrad.measure.metrics import DebateBatch, Metrics, answer_metrics, measure
 from peergrad.reward.rewards import score
-from peergrad.runs.folder import Progress, Run, metrics_line
-from peergrad.runs.loggers import Loggers, open_loggers
-from peergrad.runs.skipped import LostUpdates, Skipped
+from peergrad.runs.folder import Loggers, Progress, Run, metrics_line, open_loggers
+from peergrad.runs.skipped import save_skipped
 from peergrad.runs.watch import Watcher
 from peergrad.settings import flat
 from peergrad.tasks.arithmetic import teacher
@@ -103,16 +104,32 @@ def plan_run(config: TrainConfig) -> Plan:
         own_protocol(config.debate.protocol)
     engine = engine_of(config.engine)
     apart, size = config.held_out, config.learn.batch
-    rules = config.task.rules(config.keep.seed)
-    task, held_out = open_task(config.task.task, rules, held_out=apart.eval_questions, eval_name=apart.eval_task)
+    task, held_out = open_task(config.task, config.keep.seed, held_out=apart.eval_questions, eval_name=apart.eval_task)
     if size > len(task):
         raise UserError(f"batch: {size} is more than the {len(task)} questions there are; give at most that")
     if apart.eval_debates > apart.eval_questions:
         raise UserError(f"eval_debates: {apart.eval_debates} is more than eval_questions; give at most that")
+    _check_reward(config, task)
     teach, lessons = _teacher(config, task) if config.warm.warm_steps else (None, ())
     with own_code(engine):
         engine.check(config.engine, config.update)
     return Plan(config, config.debate.build(engine.temperature), task, held_out, teach, lessons)
+
+
+def _check_reward(config: TrainConfig, task: Task) -> None:
+    """Refuse a reward that this task or protocol leaves without anything to go by."""
+    rules = config.learn.reward
+    if rules.needs_truth and not task.known:
+        given = next(iter(rules.in_force(0, 1)))
+        raise UserError(f"{given}: nobody knows what is right in {task.name}; leave it out, or take a task with answers")
+    if rules.votes == "majority" and all(task[index].style.find is None for index in range(len(task))):
+        raise UserError(f"votes: answers to {task.name} have no final value that could be in the majority; take peer")
+    other_than_votes = rules.needs_truth or rules.votes == "majority" or is_import_path(rules.reward)
+    if config.debate.protocol == "direct" and not other_than_votes:
+        raise UserError(
+            "protocol: in direct nobody votes, so there is nothing to learn from; give --truth-weight 1 or "
+            "--votes majority, or take --protocol ballot"
+        )
 
 
 def _teacher(config: TrainConfig, task: Task) -> tuple[Teacher, Sequence[Question]]:
@@ -156,7 +173,7 @@ async def train_run(
     for note in plan.notes:
         watch.warn(note)
     run = Run(config.keep.folder, watch.warn)
-    facts, fixed = plan.facts, ("steps",) if config.learn.schedule == "cosine" else ()
+    facts, fixed = plan.facts, ("steps",) if config.learn.schedule == "cosine" or config.learn.reward.fades else ()
     with run.opened(config, facts, fixed):
         newest = run.newest()
         if newest and newest[0].step >= config.learn.steps and not _eval_missing(plan, run, newest[0]):
@@ -192,6 +209,7 @@ class _Training:
     ) -> None:
         self.plan, self.config = plan, plan.config
         self.run, self.trainer, self.watch, self.loggers, self.stop = run, trainer, watch, loggers, stop
+        self.updates = Updates()  # so far, those before the run was resumed included
 
     async def train(self, newest: tuple[Progress, Path] | None) -> None:
         """Train from the newest checkpoint, if there is one."""
@@ -200,16 +218,16 @@ class _Training:
             await self.trainer.load(folder)
             self.watch.say(f"resuming from {at.name} of {self.run.path}")
         self.run.forget_after(at, self.config.learn.max_staleness if folder else 0)
-        Skipped(self.run.path).forget_after(at)
         if not folder:
             await self._save(at)
-        lost = LostUpdates(self.run, self.watch)
+        self.updates = Updates.of(self.run.metrics())
+        self.watch.updates(self.updates)
         await self._evaluate(at)
         if at.step == 0:
-            at = await self._warm_start(at, lost)
-        await self._self_play(at, lost)
+            at = await self._warm_start(at)
+        await self._self_play(at)
 
-    async def _warm_start(self, at: Progress, lost: LostUpdates) -> Progress:
+    async def _warm_start(self, at: Progress) -> Progress:
         """Show the policy debates, a batch at a time."""
         warm, bad = self.config.warm, 0
         for index in range(at.warm, warm.warm_steps):
@@ -233,7 +251,7 @@ class _Training:
             metrics |= {"time/train_s": time.monotonic() - started, "tokens/trained": float(sum(map(len, data)))}
             if RETRIED in stats.metrics:
                 metrics["warm/retried"] = stats.metrics[RETRIED]
-            await lost.report(at, stats, "cross_entropy", warm.warm_lr)
+            await self._count_updates(at, stats, "cross_entropy", warm.warm_lr)
             self._log(at, "warm", metrics)
             await self._save(at)
             if bad >= self.config.learn.stop_after_bad:
@@ -243,7 +261,7 @@ class _Training:
                 )
         return at
 
-    async def _self_play(self, at: Progress, lost: LostUpdates) -> None:
+    async def _self_play(self, at: Progress) -> None:
         """The loop itself, and around it what is saved of every step."""
         learn = self.config.learn
         history = [line for line in self.run.metrics() if line["phase"] == "train"]
@@ -252,7 +270,7 @@ class _Training:
             async for step in steps:
                 at = Progress(step.index + 1)
                 if step.stats:
-                    await lost.report(at, step.stats, learn.loss, step.lr)
+                    await self._count_updates(at, step.stats, learn.loss, step.lr)
                 # Comparing answers may take long, and signals must be heard.
                 metrics, sounding = await asyncio.to_thread(self._measure, at, step, history)
                 self._log(at, "train", metrics)
@@ -320,7 +338,7 @@ class _Training:
         truth, name = truth_of(task), f"eval/debate/{task.name}"
 
         def measured() -> Metrics:
-            scored = [score(debate, self.config.learn.reward, truth(debate)) for debate in played.debates]
+            scored = [score(debate, self.config.learn.reward_at(at.step), truth(debate)) for debate in played.debates]
             return measure(DebateBatch.of(scored, task, name), self.config.keep.own[0])
 
         metrics = await asyncio.to_thread(measured) | {"dropped": float(len(played.dropped))}
@@ -329,6 +347,23 @@ class _Training:
     async def _play_held_out(self, protocol: BaseProtocol, count: int, sampler: Sampler, prefix: str) -> Played:
         questions = [self.plan.held_out[index] for index in range(count)]
         return (await play_all(protocol, questions, sampler, prefix=prefix)).usable("questions of the evaluation")
+
+    async def _count_updates(self, at: Progress, stats: StepStats, loss: LossName, lr: float) -> None:
+        """Count the updates of a step, which are ``joined``, report those that were lost, and save what reproduces them."""
+        lost_before, now = self.updates.skipped, Updates.of([{"phase": "train"} | dict(stats.metrics)])
+        self.updates += now
+        self.watch.updates(self.updates)
+        step = f"step {at.step}" if at.step else f"warm start {at.warm}"
+        for place, fault in enumerate(stats.faults, 1):
+            sentence = f"{step}: update skipped: {fault.why} ({lost_before + place:,} of {self.updates.total:,} so far)"
+            if fault.data:
+                about = {"at": at.name, "why": fault.why, "loss": loss, "lr": lr}
+                # Packing may take long, and signals must be heard.
+                saved = await asyncio.to_thread(save_skipped, self.run, at, place, fault.data, about)
+                sentence += f"; {saved}" if isinstance(saved, str) else f"; what reproduces it is in {saved}"
+            self.watch.warn(sentence)
+        if now.retried:
+            self.watch.say(f"{step}: {retried(now.retried)} ({self.updates.retried:,} so far)")
 
     async def _save(self, at: Progress) -> None:
         self.watch.begin("saving", 0, at)

@@ -27,32 +27,39 @@ _PARTS = ("name", "known", "__len__", "__getitem__", "grade")
 _FIT = "a task has a name, known, len(task), task[index] and grade(question, solution)"
 
 
-@dataclass(frozen=True, slots=True)
-class TaskRules:
-    """What is needed to open a task besides its name."""
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    """What is debated."""
 
-    level: int = 1
+    task: str = "arithmetic"
+    """Arithmetic, a known dataset (gsm8k, math, aime, svamp, longwriter, mt-bench) or its file (gsm8k:PATH), any file, or
+    module:name of your own."""
     question_field: str = "question"
+    """The field or column of a file that holds the question."""
     answer_field: str = "answer"
+    """The field or column that holds the answer; a file without it has no truth, and needs none."""
     skip_bad: bool = False
-    seed: int = 0
+    """Leave out rows that can't be used and say how many, instead of stopping."""
+    level: int = 1
+    """Arithmetic: from 1, single digits, to 5, two operations."""
 
 
-def open_task(name: str, rules: TaskRules, *, held_out: int = 0, eval_name: str = "") -> tuple[Task, Task]:
+def open_task(config: TaskConfig, seed: int = 0, *, held_out: int = 0, eval_name: str = "") -> tuple[Task, Task]:
     """The questions to train on, and ``held_out`` others to evaluate on.
 
     The others are the first of ``eval_name``; without it, those of a split of their own, or the last of the task's.
     Names must be a person's, not a folder's: a task of somebody's own is code.
 
-    Example: ``open_task("gsm8k:train.jsonl", TaskRules(), held_out=64, eval_name="gsm8k:test.jsonl")``
+    Example: ``open_task(TaskConfig(task="gsm8k:train.jsonl"), held_out=64, eval_name="gsm8k:test.jsonl")``
     """
+    name = config.task
     if eval_name and not held_out:
         raise UserError("eval_questions: 0 leaves nothing of eval_task to evaluate on; give at least 1")
     if not eval_name and (name in BUILT_IN or (held_out and name in DATASETS and DATASETS[name].test)):
         eval_name = name
-    task = _questions(name, rules, "train")
+    task = _questions(config, "train", seed)
     if eval_name:
-        others = _questions(eval_name, rules, "test", held_out)
+        others = _questions(replace(config, task=eval_name), "test", at_least=held_out)
         if held_out > len(others):
             at_most = f"the {len(others)} questions of {eval_name}"
             raise UserError(f"eval_questions: {held_out} is more than {at_most}; give at most that")
@@ -63,9 +70,9 @@ def open_task(name: str, rules: TaskRules, *, held_out: int = 0, eval_name: str 
     return replace(task, questions=task.questions[:cut]), replace(task, questions=task.questions[cut:], skipped=())
 
 
-def open_questions(name: str, rules: TaskRules) -> Task:
+def open_questions(config: TaskConfig) -> Task:
     """All questions of a task, to evaluate on; of a dataset with splits, those of the test split."""
-    return _questions(name, rules, "test")
+    return _questions(config, "test")
 
 
 def is_own_task(name: str) -> bool:
@@ -100,25 +107,25 @@ def left_out(task: Task) -> str:
     return f"left out {rows} of {task.name}; the first: {skipped[0]}" if skipped else ""
 
 
-def _questions(name: str, rules: TaskRules, part: str, at_least: int = 0) -> Questions:
+def _questions(config: TaskConfig, part: str, seed: int = 0, *, at_least: int = 0) -> Questions:
     """All questions of a built-in task, a known dataset (its split for ``part``, or its file), an own task, or any file."""
+    name = config.task
     if name in BUILT_IN:
-        train = part == "train"
-        return (
-            arithmetic(rules.level, seed=rules.seed) if train else arithmetic(rules.level, max(1000, at_least), split="eval")
-        )
+        if part == "train":
+            return arithmetic(config.level, seed=seed)
+        return arithmetic(config.level, max(1000, at_least), split="eval")
     if name in DATASETS:
         dataset = DATASETS[name]
         split = dataset.train if part == "train" or not dataset.test else dataset.test
-        return questions_of(hub_rows(dataset, split), dataset.read, name, f"{name}-{split}", name, rules.skip_bad)
+        return questions_of(hub_rows(dataset, split), dataset.read, name, f"{name}-{split}", name, config.skip_bad)
     kind, colon, file = name.partition(":")
     if colon and kind in DATASETS:
         path = Path(file)
-        return questions_of(rows(path), DATASETS[kind].read, kind, stem(path), file, rules.skip_bad)
+        return questions_of(rows(path), DATASETS[kind].read, kind, stem(path), file, config.skip_bad)
     if is_own_task(name):
         return _own_task(name)
     _check_file(name)
-    return read_questions(Path(name), rules.question_field, rules.answer_field, skip_bad=rules.skip_bad)
+    return read_questions(Path(name), config.question_field, config.answer_field, skip_bad=config.skip_bad)
 
 
 def _check_file(name: str) -> None:

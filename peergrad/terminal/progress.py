@@ -17,7 +17,6 @@ from peergrad.debate.types import Debate
 from peergrad.measure.alarms import Alarm
 from peergrad.measure.history import RunHistory, Updates, live_values, retried, rows_before_and_after
 from peergrad.runs import folder
-from peergrad.runs.skipped import Skipped
 from peergrad.runs.watch import Watcher
 
 _GRACE_S = 20.0
@@ -183,9 +182,9 @@ def before_and_after(console: Console, metrics: Sequence[Mapping[str, Any]]) -> 
 
 def too_many_lost(console: Console, run: folder.Run) -> None:
     """Say so if the run lost so many updates that it is not the run that was asked for."""
-    updates, skipped = Updates.of(run.metrics()), Skipped(run.path)
+    updates = Updates.of(run.metrics())
     if updates.too_many:
-        where = str(skipped.path) if skipped.files() else None
+        where = str(run.path / "skipped") if run.skipped_updates() else None
         console.print(Text(visible(updates.warning(where)), style="bold red"), soft_wrap=True)
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice, zip_longest
 
 from peergrad.debate.types import Debate
-from peergrad.measure.grades import final_grades, turn_grades
+from peergrad.measure.counts import final_grades, turn_grades
 from peergrad.reward.rewards import RewardRules, Scored, score
 from peergrad.runs.folder import Run
 from peergrad.tasks.open import gradable, regrade

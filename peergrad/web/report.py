@@ -13,7 +13,6 @@ from peergrad.debate.imports import is_import_path
 from peergrad.measure.history import Row, RunHistory, alarm_spans, fifths, rows_before_and_after, total
 from peergrad.runs import files
 from peergrad.runs.folder import Run
-from peergrad.runs.skipped import Skipped
 from peergrad.web.chart import curves
 from peergrad.web.debates import side_by_side
 from peergrad.web.markup import Safe, clip, tag
@@ -101,7 +100,7 @@ def _alarms(history: RunHistory, run: Run) -> Safe | None:
         for name, steps in list(steps_of.items())[:12]
     ]
     if history.updates.too_many:
-        folder = "skipped/ in the run's folder" if Skipped(run.path).files() else None
+        folder = "skipped/ in the run's folder" if run.skipped_updates() else None
         lines.insert(0, tag("p", history.updates.warning(folder), class_="lost"))
     return tag("div", lines, class_="alarms", role="note", aria_label="alarms") if lines else None
 

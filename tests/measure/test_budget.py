@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from peergrad import Parallel, Sequential
 from peergrad.debate.protocols import Direct
 from peergrad.debate.transcript import dump, load
-from peergrad.measure.budget import affordable, cost, draws
+from peergrad.measure.outcome import affordable, cost, draws
 from tests.helpers import full, parallel, played, short
 
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from peergrad import UserError
-from peergrad.runs.loggers import Logger, Loggers, open_loggers
+from peergrad.runs.folder import Logger, Loggers, open_loggers
 
 
 def test_one_that_fails_is_left_out_and_told_of_once():

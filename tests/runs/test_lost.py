@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from peergrad import UserError
-from peergrad.cli import signals as leaving
+from peergrad.cli import main as command
 from peergrad.cli import train as train_command
 from peergrad.config import preset
 from peergrad.learn.data import Datum
@@ -23,7 +23,7 @@ from peergrad.learn.trainer import Fault
 from peergrad.measure.history import Updates
 from peergrad.runs import skipped
 from peergrad.runs.folder import Progress, Run
-from peergrad.runs.skipped import MOST_BYTES, Skipped, read_skipped
+from peergrad.runs.skipped import MOST_BYTES, read_skipped, save_skipped
 from peergrad.runs.training import load_engine, train_run
 from peergrad.runs.watch import Watcher
 from peergrad.settings import changed
@@ -230,7 +230,7 @@ def noise(tokens, seed=0):
 def test_numbers_that_are_not_finite_come_back(tmp_path):
     odd = np.array([np.nan, np.inf, -np.inf, 1e-45, 0.5], np.float32)
     data = [replace(noise(5), advantages_T=odd, logprobs_T=odd[::-1]), noise(0, 2), noise(3, 4)]
-    path = Skipped(tmp_path).save(Progress(12), 1, data, {"why": "x"})
+    path = save_skipped(Run(tmp_path), Progress(12), 1, data, {"why": "x"})
     assert path == tmp_path / "skipped" / "step_000012.npz"
     found = read_skipped(path)
     assert len(found) == 3
@@ -240,7 +240,7 @@ def test_numbers_that_are_not_finite_come_back(tmp_path):
 
 def test_a_file_stays_within_its_limit(tmp_path):
     data = [noise(100_000, seed) for seed in range(4)]  # about 1.5 MB each
-    path = Skipped(tmp_path).save(Progress(1), 1, data, {"why": "x"})
+    path = save_skipped(Run(tmp_path), Progress(1), 1, data, {"why": "x"})
     assert 3_000_000 < path.stat().st_size <= MOST_BYTES
     found = read_skipped(path)
     assert len(found) == 2
@@ -264,7 +264,7 @@ def test_what_was_kept_reproduces_it_on_a_real_model(tmp_path):
     bad = replace(good, advantages_T=ones * np.float32(np.inf))
     for data, lost in (([good], False), ([bad], True)):
         assert asyncio.run(local.step(data, "importance_sampling", 1e-4)).skipped == lost
-        path = Skipped(tmp_path).save(Progress(1 + lost), 1, data, {"why": WHY})
+        path = save_skipped(Run(tmp_path), Progress(1 + lost), 1, data, {"why": WHY})
         assert asyncio.run(local.step(read_skipped(path), "importance_sampling", 1e-4)).skipped == lost
 
 
@@ -346,7 +346,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_or_hostile_file_is_a_sentence(tmp_path, damage):
-    path = Skipped(tmp_path).save(Progress(1), 1, [noise(5)], {"why": "x"})
+    path = save_skipped(Run(tmp_path), Progress(1), 1, [noise(5)], {"why": "x"})
     assert len(read_skipped(path)) == 1
     DAMAGES[damage](path)
     with pytest.raises(UserError, match=r"step_000001.npz: is no file of skipped updates, or damaged"):
@@ -354,7 +354,7 @@ def test_a_damaged_or_hostile_file_is_a_sentence(tmp_path, damage):
 
 
 def test_a_small_file_does_not_fill_the_memory(tmp_path, monkeypatch):
-    path = Skipped(tmp_path).save(Progress(1), 1, [noise(300)], {"why": "x"})
+    path = save_skipped(Run(tmp_path), Progress(1), 1, [noise(300)], {"why": "x"})
     monkeypatch.setattr(skipped, "_MOST_UNPACKED", 1500)
     assert len(read_skipped(path)) == 1
     monkeypatch.setattr(skipped, "_MOST_UNPACKED", 1000)
@@ -399,7 +399,7 @@ def test_more_than_five_percent_is_said_in_red(tmp_path):
     text = said(too_many_lost, made, terminal=True)
     assert text.startswith("\x1b[1;31m2 of 22 updates (9%) were skipped because loss or gradient was not finite")
     assert "optim/skipped in metrics.jsonl says when" in text
-    Skipped(tmp_path).save(Progress(7), 1, [noise(5)], {"why": "x"})
+    save_skipped(Run(tmp_path), Progress(7), 1, [noise(5)], {"why": "x"})
     assert f"what reproduces them is in {tmp_path / 'skipped'}" in said(too_many_lost, made)
 
 
@@ -417,7 +417,7 @@ def test_lines_that_say_less_or_nonsense():
 def commanded(monkeypatch, trainer, config):
     """``peergrad train`` with another engine; the exit code."""
     monkeypatch.setattr(train_command, "train_run", functools.partial(train_run, load=lambda *_: trainer))
-    monkeypatch.setattr(leaving.os, "_exit", lambda code: (_ for _ in ()).throw(SystemExit(code)))
+    monkeypatch.setattr(command.os, "_exit", lambda code: (_ for _ in ()).throw(SystemExit(code)))
     try:
         train_command.train(config)
     except SystemExit as left:

@@ -12,8 +12,7 @@ from peergrad.debate.transcript import dump, load
 from peergrad.learn.advantages import advantages
 from peergrad.learn.data import credit, datums
 from peergrad.learn.losses import optim_metrics
-from peergrad.measure.counts import copied_votes, form_counts, shares
-from peergrad.measure.grades import final_grades, turn_grades
+from peergrad.measure.counts import copied_votes, final_grades, form_counts, shares, turn_grades
 from peergrad.measure.metrics import DebateBatch, answer_metrics, debate_metrics, rewards, vote_quality
 from peergrad.reward.rewards import RewardRules, score
 from peergrad.tasks.base import UNANSWERED, Grade

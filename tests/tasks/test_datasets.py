@@ -8,7 +8,7 @@ import pytest
 from peergrad import UserError
 from peergrad.tasks import files
 from peergrad.tasks.datasets import DATASETS
-from peergrad.tasks.open import TaskRules, left_out, open_task
+from peergrad.tasks.open import TaskConfig, left_out, open_task
 
 # A row as each is published, in every form that is about, and what becomes of it.
 PUBLISHED = [
@@ -45,7 +45,7 @@ def test_rows_as_they_are_published(tmp_path, name, row, question, answer, endin
     )
     path = tmp_path / f"part.{ending}"
     path.write_bytes(gzip.compress(text.encode()) if ending.endswith("gz") else text.encode())
-    task, _ = open_task(f"{name}:{path}", TaskRules())
+    task, _ = open_task(TaskConfig(task=f"{name}:{path}"))
     assert [one.id for one in task.questions] == ["part-1", "part-2"]
     assert (task[0].text, task[0].answer, task[0].dataset) == (question, answer, name)
     assert (task[0].style, task.known) == (DATASETS[name].style, answer is not None)
@@ -56,7 +56,7 @@ def test_rows_as_they_are_published(tmp_path, name, row, question, answer, endin
 @pytest.mark.parametrize("name", DATASETS)
 def test_rows_of_the_plain_shape(tmp_path, name):
     (tmp_path / "x.csv").write_text('id,question,answer\na,"One, two?",3\nb,Why?,4\n')
-    task, _ = open_task(f"{name}:{tmp_path / 'x.csv'}", TaskRules())
+    task, _ = open_task(TaskConfig(task=f"{name}:{tmp_path / 'x.csv'}"))
     truth = DATASETS[name].style.name == "boxed"
     assert [(one.id, one.text, one.answer) for one in task.questions] == [
         ("a", "One, two?", "3" if truth else None),
@@ -66,23 +66,23 @@ def test_rows_of_the_plain_shape(tmp_path, name):
 
 def test_unicode_line_separators_and_other_ends_of_lines(tmp_path):
     (tmp_path / "x.jsonl").write_bytes('\ufeff{"question": "a\u2028b\u0085c"}\r\n\r\n{"question": "d"}'.encode())
-    task, _ = open_task(str(tmp_path / "x.jsonl"), TaskRules())
+    task, _ = open_task(TaskConfig(task=str(tmp_path / "x.jsonl")))
     assert [(one.id, one.text) for one in task.questions] == [("x-1", "a\u2028b\u0085c"), ("x-3", "d")]
     (tmp_path / "y.csv").write_bytes('question\r\n"a\u2028b\r\nc"\r\nd\r\n'.encode())
-    task, _ = open_task(str(tmp_path / "y.csv"), TaskRules())
+    task, _ = open_task(TaskConfig(task=str(tmp_path / "y.csv")))
     assert [(one.id, one.text) for one in task.questions] == [("y-1", "a\u2028b\r\nc"), ("y-2", "d")]
 
 
 @pytest.mark.parametrize("ids", [["a", "a"], ["a", None], [1, 2], ["a", ""], ["a", "b\n"], ["a", "b" * 201]])
 def test_ids_that_can_not_be_used_are_replaced(tmp_path, ids):
     (tmp_path / "x.jsonl").write_text("".join(json.dumps({"id": id, "question": "?"}) + "\n" for id in ids))
-    task, _ = open_task(str(tmp_path / "x.jsonl"), TaskRules())
+    task, _ = open_task(TaskConfig(task=str(tmp_path / "x.jsonl")))
     assert [one.id for one in task.questions] == ["x-1", "x-2"]
 
 
 def test_a_file_called_as_a_built_in_task_is_not_taken_for_it(tmp_path):
     (tmp_path / "arithmetic.jsonl").write_text('{"question": "a", "answer": "5"}\n')
-    task, _ = open_task(str(tmp_path / "arithmetic.jsonl"), TaskRules())
+    task, _ = open_task(TaskConfig(task=str(tmp_path / "arithmetic.jsonl")))
     assert task[0].dataset == task.name == "arithmetic.jsonl"
 
 
@@ -91,11 +91,11 @@ def test_what_is_evaluated_on(tmp_path):
         rows = [{"question": f"{name} {n}?", "answer": str(n)} for n in range(count)]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     train, test = f"gsm8k:{tmp_path / 'train.jsonl'}", f"gsm8k:{tmp_path / 'test.jsonl'}"
-    task, held_out = open_task(train, TaskRules(), held_out=2)
+    task, held_out = open_task(TaskConfig(task=train), held_out=2)
     assert (len(task), [one.text for one in held_out.questions]) == (4, ["train 4?", "train 5?"])
-    task, held_out = open_task(train, TaskRules(), held_out=2, eval_name=test)
+    task, held_out = open_task(TaskConfig(task=train), held_out=2, eval_name=test)
     assert (len(task), [one.text for one in held_out.questions]) == (6, ["test 0?", "test 1?"])
-    task, held_out = open_task(train, TaskRules(), held_out=3, eval_name="arithmetic")
+    task, held_out = open_task(TaskConfig(task=train), held_out=3, eval_name="arithmetic")
     assert (held_out.name, len(held_out)) == ("arithmetic", 3)
     for more, says in (
         ({"held_out": 6}, "eval_questions: 6 of the 6 questions of"),
@@ -107,26 +107,26 @@ def test_what_is_evaluated_on(tmp_path):
         ),
     ):
         with pytest.raises(UserError) as caught:
-            open_task(train, TaskRules(), **more)
+            open_task(TaskConfig(task=train), **more)
         assert says in str(caught.value)
 
 
 def test_rows_left_out_are_counted(tmp_path):
     (tmp_path / "x.csv").write_text("question,answer\na,1\n,2\nc,3\nd\n")
-    task, _ = open_task(str(tmp_path / "x.csv"), TaskRules(skip_bad=True))
+    task, _ = open_task(TaskConfig(task=str(tmp_path / "x.csv"), skip_bad=True))
     assert [one.id for one in task.questions] == ["x-1", "x-3"]
     assert task.skipped[0].endswith("x.csv, row 2, question: is empty; every row needs a question")
     assert left_out(task).startswith("left out 2 rows of x; the first: ")
-    assert left_out(open_task("arithmetic", TaskRules())[0]) == ""
+    assert left_out(open_task(TaskConfig(task="arithmetic"))[0]) == ""
 
 
 def test_mathematics_needs_math_verify_and_the_rest_does_not(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "installed", lambda: False)
     (tmp_path / "x.jsonl").write_text('{"question": "a", "answer": "$1,000"}\n{"question": "b", "answer": "Mrs. Lin"}\n')
-    assert len(open_task(str(tmp_path / "x.jsonl"), TaskRules())[0]) == 2
+    assert len(open_task(TaskConfig(task=str(tmp_path / "x.jsonl")))[0]) == 2
     (tmp_path / "y.jsonl").write_text('{"question": "a", "answer": "x^2"}\n')
     with pytest.raises(UserError) as caught:
-        open_task(str(tmp_path / "y.jsonl"), TaskRules())
+        open_task(TaskConfig(task=str(tmp_path / "y.jsonl")))
     assert str(caught.value).endswith(
         "answers such as \"x^2\" can only be compared as mathematics; pip install 'peergrad[math]'"
     )

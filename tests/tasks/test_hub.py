@@ -8,7 +8,7 @@ import pytest
 
 from peergrad import EngineError
 from peergrad.tasks.datasets import DATASETS
-from peergrad.tasks.open import TaskRules, open_task
+from peergrad.tasks.open import TaskConfig, open_task
 
 ROWS = {
     "gsm8k": {"question": "1 + 1?", "answer": "One and one.\n#### 2"},
@@ -47,7 +47,7 @@ def test_every_known_dataset(name, tmp_path, monkeypatch):
     lay_out(tmp_path, name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
-    train, held_out = open_task(name, TaskRules(), held_out=2)
+    train, held_out = open_task(TaskConfig(task=name), held_out=2)
     known = DATASETS[name]
     assert (len(train), len(held_out)) == (5 if known.test else 3, 2)
     assert train[0].id == f"{name}-train-1"
@@ -62,7 +62,7 @@ def test_without_the_hub_there_is_a_sentence(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(EngineError, match=r"openai/gsm8k can't be had from the hub \(.*\); try again, or give its file"):
-        open_task("gsm8k", TaskRules())
+        open_task(TaskConfig(task="gsm8k"))
 
 
 def test_without_the_library_there_is_a_sentence(tmp_path):

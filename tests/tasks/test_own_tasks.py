@@ -14,7 +14,7 @@ from peergrad.runs.folder import Run
 from peergrad.runs.training import plan_run, train_run
 from peergrad.settings import changed
 from peergrad.tasks.base import UNANSWERED, Grade
-from peergrad.tasks.open import TaskRules, gradable, open_questions, open_task
+from peergrad.tasks.open import TaskConfig, gradable, open_questions, open_task
 from tests.bandit import Bandit
 from tests.cli.answers import objects, peergrad, replying, said, seat
 from tests.openai.server import Server
@@ -44,7 +44,7 @@ def example(here):  # noqa: F811
 
 @pytest.mark.usefixtures("example")
 def test_the_example_in_python():
-    task = open_questions("my_task:Puzzles", TaskRules())
+    task = open_questions(TaskConfig(task="my_task:Puzzles"))
     assert (task.name, task.known, len(task)) == ("puzzles", True, 3)
     double = task[0]
     assert (double.style.name, double.dataset, double.payload) == ("code", "my_task:Puzzles", (((1,), 2), ((-3,), -6)))
@@ -53,7 +53,7 @@ def test_the_example_in_python():
     assert task.grade(double, "return 2 * x") == UNANSWERED
     assert task.grade(task[2], FENCE.format("def f(x):\n    return x == x[::-1]")).correct
     assert not gradable(double)
-    train, held_out = open_task("my_task:Puzzles", TaskRules(), held_out=1)
+    train, held_out = open_task(TaskConfig(task="my_task:Puzzles"), held_out=1)
     assert (len(train), len(held_out), held_out.grade(double, DOUBLE).correct) == (2, 1, True)
 
 
@@ -61,7 +61,7 @@ def test_the_example_in_python():
 @pytest.mark.usefixtures("example")
 @pytest.mark.parametrize("what", HOSTILE)
 def test_no_program_is_right_by_force(what):
-    task = open_questions("my_task:Puzzles", TaskRules())
+    task = open_questions(TaskConfig(task="my_task:Puzzles"))
     assert not task.grade(task[0], FENCE.format(HOSTILE[what])).correct
     assert task.grade(task[0], DOUBLE).correct
 
@@ -166,14 +166,14 @@ def test_what_does_not_fit_is_a_sentence(here, number):  # noqa: F811
 
 
 def first_grade(name):
-    task = open_questions(name, TaskRules())
+    task = open_questions(TaskConfig(task=name))
     return task.grade(task[0], "x")
 
 
 def test_an_object_a_class_and_a_function_fit(here):  # noqa: F811
     (here / "forms.py").write_text(FITS + "made = Fits()\ndef make(): return made\n")
     for name in ("forms:Fits", "forms:made", "forms:make"):
-        assert open_questions(name, TaskRules())[1] == Question("1", "?", "1", dataset=name)
+        assert open_questions(TaskConfig(task=name))[1] == Question("1", "?", "1", dataset=name)
 
 
 def test_datasets_and_files_go_before_modules(here):  # noqa: F811
@@ -181,12 +181,12 @@ def test_datasets_and_files_go_before_modules(here):  # noqa: F811
         (here / f"{name}.py").write_text("raise SystemExit('it was run')\n")
     (here / "x.jsonl").write_text('{"question": "a", "answer": "5"}\n')
     (here / "tasks:x").write_text("")
-    assert open_questions("gsm8k:x.jsonl", TaskRules())[0].dataset == "gsm8k"
+    assert open_questions(TaskConfig(task="gsm8k:x.jsonl"))[0].dataset == "gsm8k"
     for name, why in (("mine:x.jsonl", "'mine' in 'mine:x.jsonl' is no known dataset"), ("tasks:x", "of no kind that can")):
         with pytest.raises(UserError, match=why):
-            open_questions(name, TaskRules())
+            open_questions(TaskConfig(task=name))
     with pytest.raises(UserError, match="'no_module:Task' can't be imported"):
-        open_questions("no_module:Task", TaskRules())
+        open_questions(TaskConfig(task="no_module:Task"))
 
 
 def test_nothing_is_imported_that_a_folder_names(here):  # noqa: F811
@@ -211,6 +211,6 @@ def test_a_style_of_ones_own_is_there_when_debates_are_loaded_again(here):  # no
         "    def grade(self, question, solution):\n"
         "        answer = question.style.answer(solution)\n        return Grade(answer == question.answer, answer)\n"
     )
-    task = open_questions("styled:T", TaskRules())
+    task = open_questions(TaskConfig(task="styled:T"))
     question = load(dump(Debate("d", task[0], Parallel()))).question
     assert task.grade(question, "2 + 2 =\n4").correct

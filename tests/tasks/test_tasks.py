@@ -11,7 +11,7 @@ from peergrad.tasks.arithmetic import LEVELS, arithmetic, teacher
 from peergrad.tasks.base import Grade
 from peergrad.tasks.files import read_questions
 from peergrad.tasks.numbers import as_number
-from peergrad.tasks.open import TaskRules, fingerprint, open_task
+from peergrad.tasks.open import TaskConfig, fingerprint, open_task
 
 
 @pytest.mark.parametrize("level", range(1, LEVELS + 1))
@@ -69,7 +69,7 @@ def test_files(tmp_path):
     essay = read_questions(tmp_path / "open.jsonl")
     assert not essay.known
     assert essay[0].style.name == "open"
-    train, held = open_task(str(tmp_path / "x.jsonl"), TaskRules(question_field="q", answer_field="a"), held_out=1)
+    train, held = open_task(TaskConfig(task=str(tmp_path / "x.jsonl"), question_field="q", answer_field="a"), held_out=1)
     assert (len(train), len(held)) == (2, 1)
 
 
