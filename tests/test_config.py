@@ -8,10 +8,9 @@ import pytest
 from peergrad import UserError
 from peergrad.cli.eval import base_settings as eval_settings
 from peergrad.cli.main import train_settings
-from peergrad.config import PRESETS, TrainConfig, from_folder, preset, with_protocol
+from peergrad.config import PRESETS, TrainConfig, changed, flat, from_file, from_folder, preset, to_toml, with_protocol
 from peergrad.debate.protocol import Recorded
 from peergrad.debate.protocols import Ballot, Parallel, Sequential
-from peergrad.settings import changed, flat, from_file, to_toml
 
 
 def test_10_presets():  # SPEC 10
