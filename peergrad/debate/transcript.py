@@ -170,6 +170,8 @@ def _dump_turn(debate: Debate, turn: Turn, index: int, thin: bool) -> dict[str, 
         line["error"] = str(turn.parsed.error)
     else:
         line["sections"] = {section.name: section.inner for section in turn.parsed.sections}
+    if turn.by:
+        line["by"] = turn.by
     line |= _dump_asked(debate, turn, index)
     usage = turn.used if thin else turn.usage
     if usage:
@@ -321,6 +323,7 @@ def _load_turn(at: Field, earlier: list[Turn], agent: int, protocol: BaseProtoco
         round=round_,
         contract=contract,
         candidates=candidates,
+        by=only_text(at.get("by", "").text()),
     )
 
 

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from peergrad.config import TrainConfig, changed, flat
+from peergrad.config import ApiConfig, TrainConfig, changed, flat
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
 from peergrad.debate.play import Played, play_all
@@ -36,7 +36,8 @@ from peergrad.measure.history import Updates, retried
 from peergrad.measure.metrics import DebateBatch, Metrics, answer_metrics, measure
 from peergrad.reward.rewards import score
 from peergrad.runs.folder import Loggers, Progress, Run, metrics_line, open_loggers
-from peergrad.runs.models import ModelRef, base_of, check_base, policy_of, weights_sha256
+from peergrad.runs.models import ModelPool, ModelRef, base_of, check_base, policy_of, weights_sha256
+from peergrad.runs.opponents import Opponents, OpponentsPlan, plan_opponents
 from peergrad.runs.skipped import save_skipped
 from peergrad.runs.watch import Watcher
 from peergrad.tasks.arithmetic import teacher
@@ -54,6 +55,7 @@ class Plan:
     held_out: Task
     teach: Teacher | None
     lessons: Sequence[Question]
+    opponents: OpponentsPlan
 
     @property
     def notes(self) -> list[str]:
@@ -92,7 +94,7 @@ class Plan:
             "questions": len(self.task),
             "questions_sha256": fingerprint([self.task[i] for i in range(len(self.task))]),
             "prompts_sha256": hashlib.sha256(prompts.encode()).hexdigest(),
-        }
+        } | self.opponents.facts(self.config.engine)
 
 
 def plan_run(config: TrainConfig) -> Plan:
@@ -115,7 +117,8 @@ def plan_run(config: TrainConfig) -> Plan:
     teach, lessons = _teacher(config, task) if config.warm.warm_steps else (None, ())
     with own_code(engine):
         engine.check(config.engine, config.update)
-    return Plan(config, config.debate.build(engine.temperature), task, held_out, teach, lessons)
+    protocol = config.debate.build(engine.temperature)
+    return Plan(config, protocol, task, held_out, teach, lessons, plan_opponents(config))
 
 
 def _check_reward(config: TrainConfig, task: Task) -> None:
@@ -154,7 +157,9 @@ def _teacher(config: TrainConfig, task: Task) -> tuple[Teacher, Sequence[Questio
 
 def load_engine(config: TrainConfig, say: Callable[[str], None] = lambda _: None) -> Trainer:
     """The model a run trains. ``say`` hears what takes long, such as a download."""
-    return open_trainer(Setup(engine=config.engine, update=config.update, seed=config.keep.seed, say=say))
+    others = {ref.base for ref in plan_opponents(config).models.values() if ref.url is None} - {config.engine.model}
+    share = 1 / (1 + len(others))
+    return open_trainer(Setup(engine=config.engine, update=config.update, seed=config.keep.seed, say=say, share=share))
 
 
 async def load_policy(
@@ -230,7 +235,11 @@ async def train_run(
         loggers = Loggers(open_loggers(config.keep.log_to, run.path, flat(config)), watch.warn)
         run.begin(config, facts | about_start)
         try:
-            await _Training(plan, run, trainer, watch, loggers, stop).train(newest)
+            expected = (start, *plan.opponents.models.values())
+            async with ModelPool(config.engine, ApiConfig(), config.keep.seed, watch.say, expected=expected) as pool:
+                begins = Progress(0, config.warm.warm_steps)
+                opponents = Opponents(plan.opponents, start.base, begins, run, trainer, pool)
+                await _Training(plan, run, trainer, opponents, watch, loggers, stop).train(newest)
         finally:
             loggers.close()
             await trainer.close(failed=sys.exc_info()[0] is not None)
@@ -250,9 +259,16 @@ class _Training:
     """One run under way."""
 
     def __init__(
-        self, plan: Plan, run: Run, trainer: Trainer, watch: Watcher, loggers: Loggers, stop: Callable[[], bool]
+        self,
+        plan: Plan,
+        run: Run,
+        trainer: Trainer,
+        opponents: Opponents,
+        watch: Watcher,
+        loggers: Loggers,
+        stop: Callable[[], bool],
     ) -> None:
-        self.plan, self.config = plan, plan.config
+        self.plan, self.config, self.opponents = plan, plan.config, opponents
         self.run, self.trainer, self.watch, self.loggers, self.stop = run, trainer, watch, loggers, stop
         self.updates = Updates()  # so far, those before the run was resumed included
 
@@ -347,7 +363,7 @@ class _Training:
             if saved := self.run.saved_debates(at.name):
                 return saved
             self.watch.begin("sampling", self.config.learn.batch, at)
-            played = await play(index, sampler)
+            played = await play(index, await self.opponents.seated(index, sampler))
             self.run.save_debates(at.name, played)
             self.watch.begin("training", 0, at)
             return played
@@ -414,7 +430,8 @@ class _Training:
     async def _save(self, at: Progress) -> None:
         self.watch.begin("saving", 0, at)
         await self.run.checkpoint(at, self.trainer.save)
-        self.run.thin_checkpoints(self.config.keep.save_every, self.trainer.forget)
+        # Of opponents that are older policies: the one of this step, and that of the step before, should it be repeated.
+        self.run.thin_checkpoints(self.config.keep.save_every, self.trainer.forget, 2 + self.plan.opponents.steps_ago)
         if self.stop():
             raise Stopped(f"stopped after {at.name}, as asked")
 
