@@ -26,8 +26,8 @@ from peergrad.reward.rewards import RewardRules, Scored, Truth, nobody_knows
 class LearnRules:
     """How the policy is updated."""
 
-    steps: Annotated[int, Range(1), RESUMABLE]
-    """Steps to make; each takes one batch of questions."""
+    steps: Annotated[int, Range(0), RESUMABLE]
+    """Steps to make; each takes one batch of questions. 0: the warm start alone."""
     batch: Annotated[int, Range(1)] = 16
     """Questions debated in each of them."""
     updates: Annotated[int, Range(1)] = 1

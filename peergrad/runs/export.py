@@ -24,8 +24,7 @@ tags:
 
 # {name}
 
-A LoRA adapter for `{model}`, trained by self-play debate with [peergrad](https://pypi.org/project/peergrad/): copies of the
-model answered questions, criticised each other and voted{only}.
+A LoRA adapter for `{model}`, trained by self-play debate with [peergrad](https://pypi.org/project/peergrad/): {how}.
 
 - task: {task}, {questions} questions
 - step {step} of {steps}, {batch} debates a step, {agents} agents, {max_rounds} rounds, {protocol}
@@ -67,7 +66,11 @@ def export(run: Run, to: Path, step: int | None = None) -> Path:
     model, reward = config.engine.model, config.learn.reward.reward
     about = {name: facts.get(name) for name in ("task", "questions", "questions_sha256")}
     about |= {"name": f"{run.path.resolve().name}-step-{at.step}", "step": at.step, "folder": to}
-    about["only"] = ", and the votes were the only reward" if reward in BUILT_IN else ""
+    about["how"] = "copies of the\nmodel answered questions, criticised each other and voted"
+    about["how"] += ", and the votes were the only reward" if reward in BUILT_IN else ""
+    if at.warm:
+        about["how"] = f"its\nsupervised warm start alone, {at.warm} updates of cross-entropy at {config.warm.warm_lr:g}"
+        about["name"] = f"{run.path.resolve().name}-warm-{at.warm}"
     about["note"] = "" if "/" in model else _ALIAS.format(model=model)
     card = _CARD.format_map(flat(config) | about)
     with files.writing(to):

@@ -101,7 +101,7 @@ class Tinker:
         return _stats(data, loss, forward, update.metrics or {})
 
     def tokens(self, ask: Ask, text: str) -> Tokens:
-        return self.chat.tokens(ask.messages, text, 1.0)
+        return self.chat.tokens(ask.messages, text, 1.0, ends=not ask.stop)
 
     async def save(self, path: Path) -> None:
         """The service keeps the weights and the optimizer's state; here is written where."""
