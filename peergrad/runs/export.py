@@ -5,12 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from peergrad.config import TrainConfig, from_folder
+from peergrad.config import TrainConfig, flat, from_folder
 from peergrad.debate.errors import UserError
 from peergrad.reward.rewards import BUILT_IN
 from peergrad.runs import files
 from peergrad.runs.folder import Progress, Run
-from peergrad.settings import flat
 
 _CARD = """\
 ---
@@ -24,7 +23,7 @@ tags:
 
 # {name}
 
-A LoRA adapter for `{model}`, trained by self-play debate with [peergrad](https://pypi.org/project/peergrad/): {how}.
+A LoRA adapter for `{model}`, trained {how} with [peergrad](https://pypi.org/project/peergrad/){what}.
 
 - task: {task}, {questions} questions
 - step {step} of {steps}, {batch} debates a step, {agents} agents, {max_rounds} rounds, {protocol}
@@ -38,6 +37,8 @@ from transformers import AutoModelForCausalLM
 model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{model}"), "{folder}")
 ```
 {note}"""
+
+_DEBATE = "copies of the\nmodel answered questions, criticised each other and voted"
 
 _ALIAS = """
 `{model}` is peergrad's name for a built-in model: give the folder that `peergrad models --get {model}` names to
@@ -66,11 +67,10 @@ def export(run: Run, to: Path, step: int | None = None) -> Path:
     model, reward = config.engine.model, config.learn.reward.reward
     about = {name: facts.get(name) for name in ("task", "questions", "questions_sha256")}
     about |= {"name": f"{run.path.resolve().name}-step-{at.step}", "step": at.step, "folder": to}
-    about["how"] = "copies of the\nmodel answered questions, criticised each other and voted"
-    about["how"] += ", and the votes were the only reward" if reward in BUILT_IN else ""
+    only = ", and the votes were the only reward" if reward in BUILT_IN else ""
+    about["how"], about["what"] = "by self-play debate", f": {_DEBATE}{only}"
     if at.warm:
-        about["how"] = f"its\nsupervised warm start alone, {at.warm} updates of cross-entropy at {config.warm.warm_lr:g}"
-        about["name"] = f"{run.path.resolve().name}-warm-{at.warm}"
+        about |= {"how": f"by supervised learning alone ({at.warm} updates)", "what": ", before any self-play"}
     about["note"] = "" if "/" in model else _ALIAS.format(model=model)
     card = _CARD.format_map(flat(config) | about)
     with files.writing(to):

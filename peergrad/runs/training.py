@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from peergrad.config import TrainConfig
+from peergrad.config import TrainConfig, flat
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
 from peergrad.debate.play import Played, play_all
@@ -39,7 +39,6 @@ from peergrad.runs.folder import Loggers, Progress, Run, metrics_line, open_logg
 from peergrad.runs.lessons import OWN, OWN_DEBATES, chosen, lessons_given, lessons_sha256
 from peergrad.runs.skipped import save_skipped
 from peergrad.runs.watch import Watcher
-from peergrad.settings import flat
 from peergrad.tasks.base import Task
 from peergrad.tasks.open import fingerprint, left_out, open_task
 
@@ -119,10 +118,28 @@ def plan_run(config: TrainConfig, warn: Warn = lambda _: None) -> Plan:
         raise UserError(f"batch: {size} is more than the {len(task)} questions there are; give at most that")
     if apart.eval_debates > apart.eval_questions:
         raise UserError(f"eval_debates: {apart.eval_debates} is more than eval_questions; give at most that")
+    if config.learn.steps:
+        _check_reward(config, task)
     with own_code(engine):
         engine.check(config.engine, config.update)
     protocol = config.debate.build(engine.temperature)
     return Plan(config, protocol, task, held_out, lessons_given(config, task, protocol, warn))
+
+
+def _check_reward(config: TrainConfig, task: Task) -> None:
+    """Refuse a reward that this task or protocol leaves without anything to go by."""
+    rules = config.learn.reward
+    if rules.needs_truth and not task.known:
+        given = next(iter(rules.in_force(0, 1)))
+        raise UserError(f"{given}: nobody knows what is right in {task.name}; leave it out, or take a task with answers")
+    if rules.votes == "majority" and all(task[index].style.find is None for index in range(len(task))):
+        raise UserError(f"votes: answers to {task.name} have no final value that could be in the majority; take peer")
+    other_than_votes = rules.needs_truth or rules.votes == "majority" or is_import_path(rules.reward)
+    if config.debate.protocol == "direct" and not other_than_votes:
+        raise UserError(
+            "protocol: in direct nobody votes, so there is nothing to learn from; give --truth-weight 1 or "
+            "--votes majority, or take --protocol ballot"
+        )
 
 
 def load_engine(config: TrainConfig, say: Callable[[str], None] = lambda _: None) -> Trainer:
@@ -148,7 +165,7 @@ async def train_run(
     for note in plan.notes:
         watch.warn(note)
     run = Run(config.keep.folder, watch.warn)
-    facts, fixed = plan.facts, ("steps",) if config.learn.schedule == "cosine" else ()
+    facts, fixed = plan.facts, ("steps",) if config.learn.schedule == "cosine" or config.learn.reward.fades else ()
     with run.opened(config, facts, fixed):
         newest, lessons = run.newest(), plan.lessons
         if newest and plan.learns_from_own and not newest[0].step:
@@ -349,7 +366,7 @@ class _Training:
         truth, name = truth_of(task), f"eval/debate/{task.name}"
 
         def measured() -> Metrics:
-            scored = [score(debate, self.config.learn.reward, truth(debate)) for debate in played.debates]
+            scored = [score(debate, self.config.learn.reward_at(at.step), truth(debate)) for debate in played.debates]
             return measure(DebateBatch.of(scored, task, name), self.config.keep.own[0])
 
         metrics = await asyncio.to_thread(measured) | {"dropped": float(len(played.dropped))}
