@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from peergrad.config import TrainConfig, flat
+from peergrad.config import TrainConfig, changed, flat
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
 from peergrad.debate.play import Played, play_all
@@ -26,7 +26,7 @@ from peergrad.debate.types import Ask, Debate, Question
 from peergrad.engines.base import Setup
 from peergrad.engines.registry import engine_of, open_trainer, own_code
 from peergrad.learn.losses import LossName
-from peergrad.learn.train import Step, Stopped, due, self_play, train
+from peergrad.learn.train import Step, Stopped, due, self_play, train, went_too_far
 from peergrad.learn.trainer import RETRIED, StepStats, Trainer, joined
 from peergrad.learn.warm import Lesson, lesson_batch, lesson_data, updates_per_epoch
 from peergrad.measure.alarms import Alarm, alarms
@@ -37,6 +37,7 @@ from peergrad.reward.rewards import score
 from peergrad.runs.files import Warn
 from peergrad.runs.folder import Loggers, Progress, Run, metrics_line, open_loggers
 from peergrad.runs.lessons import OWN, OWN_DEBATES, chosen, lessons_given, lessons_sha256
+from peergrad.runs.models import ModelRef, base_of, check_base, policy_of, weights_sha256
 from peergrad.runs.skipped import save_skipped
 from peergrad.runs.watch import Watcher
 from peergrad.tasks.base import Task
@@ -118,6 +119,8 @@ def plan_run(config: TrainConfig, warn: Warn = lambda _: None) -> Plan:
         raise UserError(f"batch: {size} is more than the {len(task)} questions there are; give at most that")
     if apart.eval_debates > apart.eval_questions:
         raise UserError(f"eval_debates: {apart.eval_debates} is more than eval_questions; give at most that")
+    if (setting := config.learn.scores_tokens) and not engine.scores_tokens:
+        raise UserError(f"{setting}: {engine.name} can't say how likely tokens are, which that needs; give 0 or constant")
     if config.learn.steps:
         _check_reward(config, task)
     with own_code(engine):
@@ -147,6 +150,48 @@ def load_engine(config: TrainConfig, say: Callable[[str], None] = lambda _: None
     return open_trainer(Setup(engine=config.engine, update=config.update, seed=config.keep.seed, say=say))
 
 
+async def load_policy(
+    config: TrainConfig,
+    start: ModelRef,
+    load: Callable[[TrainConfig, Callable[[str], None]], Trainer],
+    say: Callable[[str], None],
+    resumed: Path | None = None,
+) -> Trainer:
+    """The model a run trains: with the adapter that it starts with, if any, or as it was saved in a checkpoint."""
+    say(f"loading {start.base}")
+    if start.url is None:  # else the registry says that such a model can't learn
+        config = changed(config, {"model": start.base}, "model")
+    # Not on this thread, which must hear signals.
+    trainer = await asyncio.to_thread(load, config, say)
+    try:
+        if resumed:
+            await trainer.load(resumed)
+        elif start.adapter:
+            await trainer.load(start.adapter, optimizer=False)
+    except BaseException:
+        await trainer.close(failed=True)
+        raise
+    return trainer
+
+
+def _start(config: TrainConfig, run: Run, resumed: Path | None) -> tuple[ModelRef, dict[str, Any]]:
+    """The model that a run starts from, and what its folder is to say of it. A run with a checkpoint needs its base model
+    alone, whatever became of the run or adapter that it started from.
+    """
+    engine, before = engine_of(config.engine), run.facts if run.exists else {}
+    if resumed:
+        start = ModelRef(base_of(run), resumed)
+        if start.base != config.engine.model:
+            check_base(start, engine)
+        return start, {}
+    start = policy_of(config.engine)
+    sha256 = weights_sha256(start, engine)
+    if before.get("adapter_sha256", sha256) != sha256:
+        why = f"{config.engine.model} is gone, or has learned since the run in {run.path} began"
+        raise UserError(f"model: {why}; give another folder (out)")
+    return start, {"base": start.base, "start": start.adapter and str(start.adapter), "adapter_sha256": sha256}
+
+
 async def train_run(
     config: TrainConfig,
     watch: Watcher | None = None,
@@ -165,7 +210,7 @@ async def train_run(
     for note in plan.notes:
         watch.warn(note)
     run = Run(config.keep.folder, watch.warn)
-    facts, fixed = plan.facts, ("steps",) if config.learn.schedule == "cosine" or config.learn.reward.fades else ()
+    facts, fixed = plan.facts, ("steps",) if config.learn.lr_falls or config.learn.reward.fades else ()
     with run.opened(config, facts, fixed):
         newest, lessons = run.newest(), plan.lessons
         if newest and plan.learns_from_own and not newest[0].step:
@@ -176,11 +221,12 @@ async def train_run(
             done = f"{newest[0].step} steps" if end.step else f"{end.warm} updates of the warm start"
             watch.say(f"{run.path} is finished: {done}. Raise steps to train on, or give another folder")
             return run
-        watch.say(f"loading {config.engine.model}")
-        # Not on this thread, which must hear signals. Nothing is written before it is known that there is such a model.
-        trainer = await asyncio.to_thread(load, config, watch.say)
+        # Nothing is written before it is known that there is such a model.
+        resumed = newest[1] if newest else None
+        start, about_start = _start(config, run, resumed)
+        trainer = await load_policy(config, start, load, watch.say, resumed)
         loggers = Loggers(open_loggers(config.keep.log_to, run.path, flat(config)), watch.warn)
-        run.begin(config, facts)
+        run.begin(config, facts | about_start)
         try:
             await _Training(plan, run, trainer, watch, loggers, stop, lessons).train(newest)
         finally:
@@ -228,7 +274,6 @@ class _Training:
         """Train from the newest checkpoint, if there is one."""
         at, folder = newest or (Progress(), None)
         if folder:
-            await self.trainer.load(folder)
             self.watch.say(f"resuming from {at.name} of {self.run.path}")
         self.run.forget_after(at, self.config.learn.max_staleness if folder else 0)
         if not folder:
@@ -294,7 +339,9 @@ class _Training:
         learn = self.config.learn
         history = [line for line in self.run.metrics() if line["phase"] == "train"]
         truth = truth_of(self.plan.task)
-        async with contextlib.aclosing(train(self.trainer, self._rollout(), learn, first=at.step, truth=truth)) as steps:
+        halved = sum(went_too_far(learn, line) for line in history)
+        loop = train(self.trainer, self._rollout(), learn, first=at.step, halved=halved, truth=truth)
+        async with contextlib.aclosing(loop) as steps:
             async for step in steps:
                 at = Progress(step.index + 1)
                 if step.stats:

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from peergrad.debate.errors import EngineError, UserError
-from peergrad.debate.types import Ask, Tokens
+from peergrad.debate.types import Ask, Floats, Tokens
 from peergrad.engines.base import first_line
 from peergrad.engines.local.memory import SizeSettings, catch_out_of_memory, choose_sizes, is_out_of_memory
 from peergrad.engines.local.model.decoder import Decoder, Forward
@@ -29,7 +30,7 @@ from peergrad.engines.local.model.hf_model import HFDecoder
 from peergrad.engines.local.model.lora import Lora, LoraRules
 from peergrad.engines.local.sample.sampler import LocalSampler
 from peergrad.engines.local.sample.scheduler import Scheduler
-from peergrad.engines.local.train.backward import Gradient, gradient
+from peergrad.engines.local.train.backward import Gradient, gradient, token_logprobs
 from peergrad.engines.shared.chat import Chat, load_chat
 from peergrad.learn.data import Datum
 from peergrad.learn.losses import Bounds, LossName, optim_metrics
@@ -171,12 +172,22 @@ class Local:
 
     def gradient(self, data: Sequence[Datum], loss: LossName, bounds: Bounds | None = None) -> Gradient:
         """Loss and gradient at the current weights, which are not changed. ``bounds``: of the loss's ratios."""
+        tokens = self.sizes.train_tokens
+        return self._with_memory(lambda: gradient(self.decoder, self._lora, data, loss, tokens, bounds))
+
+    async def logprobs(self, data: Sequence[Datum], *, base: bool = False) -> list[Floats]:
+        lora, tokens = None if base else self._lora, self.sizes.train_tokens
+        compute = partial(token_logprobs, self.decoder, lora, data, tokens)
+        return await self._run_in_order(lambda: self._with_memory(compute))
+
+    def _with_memory(self, compute: Callable[[], A]) -> A:
+        """What is computed with the current weights; if memory runs out, with that of sampling too."""
         self.scheduler.release()
         oom = catch_out_of_memory()
         with self._training:
             for _ in range(2):
                 with oom:
-                    return gradient(self.decoder, self._lora, data, loss, self.sizes.train_tokens, bounds)
+                    return compute()
                 if not self._free_sampling_memory():
                     break
         raise EngineError(f"out of memory while training on one sequence; shorten it or lower kv_gb ({oom.message})")
@@ -242,17 +253,19 @@ class Local:
         """Nothing to do: all of a checkpoint is in its folder."""
 
     async def load(self, path: Path, *, optimizer: bool = True) -> None:
-        """Resume from a checkpoint of ``save``; without ``optimizer``, from its weights alone."""
+        """Resume from a checkpoint of ``save``; without ``optimizer``, begin with the weights of any adapter."""
         await self._run_in_order(self._load, path, optimizer)
 
     def _load(self, path: Path, optimizer: bool) -> None:
         from safetensors.torch import load_file
 
-        names = ("adapter_model.safetensors", "optimizer.safetensors", "engine.json")
-        if missing := [name for name in names if not (path / name).exists()]:
-            raise UserError(f"{path}: is no checkpoint of the local engine ({', '.join(missing)} missing)")
-        moments = load_file(str(path / "optimizer.safetensors")) if optimizer else {}
-        seed = json.loads((path / "engine.json").read_text())["seed"]
+        moments, seed = dict[str, Tensor](), self.seed
+        if optimizer:
+            names = ("adapter_model.safetensors", "optimizer.safetensors", "engine.json")
+            if missing := [name for name in names if not (path / name).exists()]:
+                raise UserError(f"{path}: is no checkpoint of the local engine ({', '.join(missing)} missing)")
+            moments = load_file(str(path / "optimizer.safetensors"))
+            seed = json.loads((path / "engine.json").read_text())["seed"]
         with self._training:
             self._lora.load(path)  # the last step that can fail, so a policy is loaded completely or not changed
             self._adam.state.clear()
