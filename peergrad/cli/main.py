@@ -130,9 +130,7 @@ def train_settings(args: Sequence[str]) -> TrainConfig:
 
 
 def model_settings(config: T, args: Sequence[str], sections: Sequence[str]) -> T:
-    """The settings that the flags of ``eval`` and ``debate`` begin with: of a run's model some sections of the run, and its
-    engine; then those of a file.
-    """
+    """The settings that the flags of ``eval`` and ``debate`` begin with: sections of a run named as model, then a file's."""
     flags = FirstFlags.of(args)
     config = flags.with_own_protocol(config)
     if run := run_of(flags.model) if flags.model else None:
