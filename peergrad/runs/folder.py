@@ -202,9 +202,7 @@ def open_loggers(names: Sequence[str], run: Path, config: Mapping[str, Any]) -> 
                 opened.append(_tensorboard(run, settings))
             else:  # wandb, and trackio, which has the same functions
                 tracker: Any = importlib.import_module(name).init(project="peergrad", name=run.name, config=settings)
-                opened.append(
-                    Logger(name, lambda step, numbers, to=tracker: to.log({**numbers}, step=step), tracker.finish)
-                )
+                opened.append(Logger(name, lambda step, numbers, to=tracker: to.log({**numbers}, step=step), tracker.finish))
         except ImportError:
             raise UserError(
                 f"log_to: {name} is not installed; pip install {name}, or leave it out: files are always written"
