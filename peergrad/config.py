@@ -217,6 +217,8 @@ def from_folder(config: T, folder: Path) -> T:
             config = with_protocol(config, protocol)
         known = flat(config)
         settings = {name: value for name, value in settings.items() if name in known}
+    if "schedule" in settings:  # as it was called
+        settings["lr_schedule"] = settings.pop("schedule")
     settings = {name: value for name, value in _BEFORE.items() if name in flat(config)} | settings
     return changed(config, settings, str(path))
 
