@@ -221,6 +221,8 @@ def from_folder(config: T, folder: Path) -> T:
         known = flat(config)
         settings = {name: value for name, value in settings.items() if name in known}
     settings = {name: value for name, value in _BEFORE.items() if name in flat(config)} | settings
+    if "prompts" in settings:  # their copies: nothing outside of a folder is read because the folder names it
+        settings["prompts"] = str(folder / "prompts")
     return changed(config, settings, str(path))
 
 
