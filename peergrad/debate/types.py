@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -244,7 +244,7 @@ class Parsed:
     tolerated: bool = False
 
     def __post_init__(self) -> None:
-        for _, verdict, _ in self.votes:  # a protocol of somebody's own may have read anything
+        for _, verdict, _ in cast("Any", self.votes):  # a protocol of somebody's own may have read anything
             if verdict not in (">", "=") and not (isinstance(verdict, int | float) and -1 <= verdict <= 1):
                 raise UserError(f"protocol: a vote says {verdict!r}; give '>', '=' or a number from -1 to 1")
 
