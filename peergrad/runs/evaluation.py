@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import math
 import time
@@ -69,6 +70,7 @@ class EvalPlan:
             "opponent_sha256": self.opponent and weights_sha256(self.opponent, engine_of(self.config.engine)),
             "task": self.task.name,
             "questions_sha256": fingerprint(self.questions),
+            "prompts_sha256": hashlib.sha256(repr(texts).encode()).hexdigest() if (texts := self.protocol.prompts) else None,
             "asked": len(self.questions),
         }
 
