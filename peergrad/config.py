@@ -1,7 +1,4 @@
-"""Every setting of a run and of an evaluation: a sentence under each, presets, TOML, and early errors.
-
-Settings are nested frozen dataclasses, and names are unique over all sections.
-"""
+"""Every setting of a run and of an evaluation: a sentence under each, presets, TOML, and early errors."""
 
 from __future__ import annotations
 
@@ -244,6 +241,8 @@ def from_folder(config: T, folder: Path) -> T:
     if "schedule" in settings:  # as it was called
         settings["lr_schedule"] = settings.pop("schedule")
     settings = {name: value for name, value in _BEFORE.items() if name in flat(config)} | settings
+    if "prompts" in settings:  # their copies: nothing outside of a folder is read because the folder names it
+        settings["prompts"] = str(folder / "prompts")
     return changed(config, settings, str(path))
 
 

@@ -23,7 +23,7 @@ from peergrad.debate.payload import frozen
 from peergrad.debate.personas import Persona
 from peergrad.debate.prompts import LETTERS, Texts
 from peergrad.debate.protocol import MAX_AGENTS, BaseProtocol, Recorded, call_protocol, imported_protocol
-from peergrad.debate.protocols import BUILT_IN, Parallel
+from peergrad.debate.protocols import BUILT_IN, Parallel, Sequential
 from peergrad.debate.style import OPEN, STYLES, Style, own_styles
 from peergrad.debate.types import (
     Ask,
@@ -243,7 +243,8 @@ def _load_protocol(at: Field, agents: int, max_rounds: int) -> BaseProtocol:
     kind = imported_protocol(name)
     if kind is None:
         return Recorded(agents=agents, protocol=name, settings=raw)
-    values = {one: _frozen(value) for one, value in raw.items()}
+    before = _before(max_rounds) if issubclass(kind, Parallel | Sequential) else {}
+    values = before | {one: _frozen(value) for one, value in raw.items()}
     if issubclass(kind, Parallel) and "personas" in settings:
         values["personas"] = _load_personas(settings["personas"])
     try:
@@ -252,15 +253,18 @@ def _load_protocol(at: Field, agents: int, max_rounds: int) -> BaseProtocol:
         settings.wrong(f"do not fit the protocol {name} ({error})")
 
 
+def _before(max_rounds: int) -> dict[str, Any]:
+    """What a line means that was written before there were such settings, or by hand."""
+    return {"max_rounds": max_rounds, "reading": "strict", "order_shown": "seat"}
+
+
 def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, cast("list[Any]", value))) if isinstance(value, list) else value
 
 
 def _built_in(at: Field, kind: type[BaseProtocol], agents: int, max_rounds: int) -> BaseProtocol:
     known = tuple(field.name for field in fields(kind) if field.name != "agents")
-    # What a line means that was written before there were such settings, or by hand.
-    before = {"max_rounds": max_rounds, "reading": "strict", "order_shown": "seat"}
-    settings: dict[str, Any] = {name: value for name, value in before.items() if name in known}
+    settings: dict[str, Any] = {name: value for name, value in _before(max_rounds).items() if name in known}
     types = get_type_hints(kind)
     for name in at.names():
         if name not in known:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -244,6 +244,11 @@ class Parsed:
     error: ParseError | None = None
     tolerated: bool = False
 
+    def __post_init__(self) -> None:
+        for _, verdict, _ in cast("Any", self.votes):  # a protocol of somebody's own may have read anything
+            if verdict not in (">", "=") and not (isinstance(verdict, int | float) and -1 <= verdict <= 1):
+                raise UserError(f"protocol: a vote says {verdict!r}; give '>', '=' or a number from -1 to 1")
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -352,6 +357,11 @@ class Debate:
 
     def __repr__(self) -> str:  # short, as for Tokens
         return f"Debate({self.id!r}, {self.agents} agents, {len(self.turns)} turns)"
+
+    def in_round(self, round_: int) -> tuple[tuple[int, int], dict[int, Turn]]:
+        """From where to where the turns of a round stand, and the turns by agent."""
+        at = [index for index, turn in enumerate(self.turns) if turn.round == round_]
+        return (min(at), max(at) + 1), {self.turns[index].agent: self.turns[index] for index in at}
 
     def final_turn(self, agent: int) -> int | None:
         """The index of the turn with an agent's final solution: the last one that can be read; ``None`` if it has none."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import json
 import re
 from collections import Counter
 
@@ -438,3 +439,19 @@ USED = {
     "parallel": {"persona", "rules", "whom", "question", "propose", "review"},
     "ballot": {"question", "others_answered", "ballot_grades"},
 }
+
+
+REVISED = Ballot(agents=3, revise=True, ballot_form="verdicts")
+
+
+@pytest.mark.parametrize("protocol", [Ballot(agents=3), REVISED, Parallel(max_rounds=3)])
+@pytest.mark.parametrize("rounds", ["001", "012", "01", "00012", "010201"])
+def test_3_12_a_wave_follows_whatever_rounds_a_transcript_has(protocol, rounds):  # SPEC 3.12
+    line = json.loads(dump(Debate("q", Question("q", "?"), protocol)))
+    said = Counter()
+    for round_ in map(int, rounds):
+        line["turns"].append({"agent": said[round_], "text": "x", "round": round_})
+        said[round_] += 1
+    first = next(round_ for round_ in range(4) if said[round_] < 3)
+    wave = protocol.wave(load(json.dumps(line)))
+    assert [(ask.round, ask.agent) for ask in wave] == [(first, agent) for agent in range(said[first], 3)]
