@@ -1,7 +1,4 @@
-"""Every setting of a run and of an evaluation: a sentence under each, presets, TOML, and early errors.
-
-Settings are nested frozen dataclasses, and names are unique over all sections.
-"""
+"""Every setting of a run and of an evaluation: a sentence under each, presets, TOML, and early errors."""
 
 from __future__ import annotations
 

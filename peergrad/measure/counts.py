@@ -197,10 +197,7 @@ def vote_right(vote: Vote, right: Sequence[bool | None]) -> float | None:
 
 
 def winner_is_right(scored: Scored, grades: Sequence[Grade]) -> float | None:
-    """Whether the last solution of the agent with the best win rate is right; averaged over equally good ones.
-
-    ``None`` if it is not known of any of them.
-    """
+    """Whether the last solution of the agent with the best win rate is right, averaged over equally good ones, if known."""
     final, rates = final_grades(scored.debate, grades), win_rate(scored.debate.agents, scored.tally.votes)
     return share_right([answer for answer, rate in zip(final, rates, strict=True) if rate == max(rates)])
 

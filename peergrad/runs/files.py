@@ -219,7 +219,13 @@ class WorkFolder:
             self._check_unused(config)
         with self.locked():
             if self.resumable:
-                self._check_same(config, facts, fixed)
+                what, before = f"the {self.noun} in {self.path}", self.facts
+                for name, word in _FACTS.items():
+                    if name in facts and before.get(name) != facts[name]:
+                        raise UserError(f"out: {what} has {word}; give another folder (out)")
+                may_change = markers(config, Resumable).keys() - set(fixed)
+                now = {name: value for name, value in flat(config).items() if name not in may_change}
+                check_same_settings(what, flat(from_folder(type(config)(), self.path)), now)
             yield
 
     def begin(self, config: Any, facts: Mapping[str, Any]) -> None:
@@ -270,15 +276,6 @@ class WorkFolder:
                     raise UserError(f"out: {self.path} holds something else ({entry.name}); give a new folder")
         except OSError as error:
             raise UserError(f"out: {self.path} can't be used ({error.strerror}); give a folder you may write to") from None
-
-    def _check_same(self, config: Any, facts: Mapping[str, Any], fixed: Collection[str]) -> None:
-        what, before = f"the {self.noun} in {self.path}", self.facts
-        for name, word in _FACTS.items():
-            if name in facts and before.get(name) != facts[name]:
-                raise UserError(f"out: {what} has {word}; give another folder (out)")
-        may_change = markers(config, Resumable).keys() - set(fixed)
-        now = {name: value for name, value in flat(config).items() if name not in may_change}
-        check_same_settings(what, flat(from_folder(type(config)(), self.path)), now)
 
 
 def _make(folder: Path) -> None:
