@@ -185,7 +185,12 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"agents": 5, "lambda_gen": 0.5, "lambda_judge": 1.5}
         | {"warm_epochs": 3, "warm_lr": 1e-4, "warm_debates": 16},
     ),
-    "open-ended": ("questions without a ground truth", _LARGE | {"agents": 4, "eval_every": 0, "eval_questions": 0}),
+    "open-ended": (
+        "questions without a ground truth: answers, critiques, then answers revised by them",
+        _LARGE
+        | {"protocol": "ballot", "ballot_form": "verdicts", "revise": True, "agents": 4}
+        | {"eval_every": 0, "eval_questions": 0},
+    ),
     "classic": (
         "agents speak in turn until they agree; one score per agent",
         _LARGE

@@ -254,7 +254,8 @@ class Parsed:
 class Turn:
     """One agent speaking once. ``asked`` is what it was shown; a thinned-out transcript leaves it empty.
 
-    ``round`` counts from 0. ``contract`` is what the reply was read by.
+    ``round`` counts from 0. ``contract`` is what the reply was read by. ``chosen``: it was asked for choices, so nothing of
+    it was sampled (SPEC 3.18).
     """
 
     agent: int
@@ -269,6 +270,7 @@ class Turn:
     round: int = 0
     contract: Contract | None = None
     candidates: Candidates = ()
+    chosen: bool = False
 
     @staticmethod
     def of(ask: Ask, reply: Reply, parsed: Parsed) -> Turn:
@@ -286,6 +288,7 @@ class Turn:
             round=ask.round,
             contract=ask.contract,
             candidates=ask.candidates,
+            chosen=bool(ask.choices),
         )
 
     def section(self, name: str) -> str:
