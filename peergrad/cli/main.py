@@ -43,8 +43,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-COMMANDS = ("score", "rescore", "models", "train", "check", "eval", "debate", "compare", "report", "export", "serve")
-_IN_SAVED = ("score", "rescore", "models", "compare", "report", "export")  # small ones, in one file
+COMMANDS = (
+    "score",
+    "rescore",
+    "distill",
+    "models",
+    "train",
+    "check",
+    "eval",
+    "debate",
+    "compare",
+    "report",
+    "export",
+    "serve",
+)
+_IN_SAVED = ("score", "rescore", "distill", "models", "compare", "report", "export")  # small ones, in one file
 _WITH_SETTINGS = ("train", "check", "eval", "debate")  # their flags begin with what a preset, a file or a run says
 _EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
@@ -143,9 +156,7 @@ def train_settings(args: Sequence[str]) -> TrainConfig:
 
 
 def model_settings(config: T, args: Sequence[str], sections: Sequence[str]) -> T:
-    """The settings that the flags of ``eval`` and ``debate`` begin with: of a run's model some sections of the run, and its
-    engine; then those of a file.
-    """
+    """The settings that the flags of ``eval`` and ``debate`` begin with: sections of a run named as model, then a file's."""
     flags = FirstFlags.of(args)
     if named := flags.named_protocol:
         config = with_protocol(config, named)

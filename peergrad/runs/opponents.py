@@ -50,11 +50,10 @@ def plan_opponents(config: TrainConfig) -> OpponentsPlan:
 
 
 class Opponents:
-    """The opponents of a run under way. ``base`` is the name of its base model, ``start`` where the self-play begins."""
+    """The opponents of a run under way. ``base`` is the name of its base model."""
 
-    def __init__(self, plan: OpponentsPlan, base: str, start: Progress, run: Run, trainer: Trainer, pool: ModelPool) -> None:
-        self._plan, self._base, self._start = plan, base, start
-        self._run, self._trainer, self._pool = run, trainer, pool
+    def __init__(self, plan: OpponentsPlan, base: str, run: Run, trainer: Trainer, pool: ModelPool) -> None:
+        self._plan, self._base, self._run, self._trainer, self._pool = plan, base, run, trainer, pool
 
     async def seated(self, step: int, policy: Sampler) -> Sampler:
         """Who answers in a step, counted from 0: the policy, and its opponents in their seats."""
@@ -66,7 +65,9 @@ class Opponents:
     async def _opponent(self, name: str, step: int) -> Opponent:
         ref = self._plan.models.get(name, ModelRef(self._base))
         if ago := _STEPS_AGO.fullmatch(name):
-            at = max(self._start, Progress(max(0, step - int(ago[1]))))
+            steps = max(0, step - int(ago[1]))
+            # Of step 0, that at the end of a warm start.
+            at = max((at for at in self._run.checkpoints() if at.step == steps), default=Progress(steps))
             name, ref = at.name, ModelRef(self._base, self._run.folder(at))
         if ref.base == self._base and ref.url is None and isinstance(self._trainer, Model):
             sampler = await self._trainer.sampler_with(ref.adapter)  # with the weights that are there

@@ -74,9 +74,9 @@ def _samples(run: Run) -> _Samples:
 def _ends(run: Run, kind: str) -> tuple[tuple[str, list[Debate]], tuple[str, list[Debate]]] | None:
     """The first and the last file of a kind that has debates, with some of them."""
     names = {
-        int(match[1]): path.stem
+        (0, int(match[2])) if match[1] else (int(match[2]), 0): path.stem
         for path in (run.path / "debates").glob(f"{kind}_*.jsonl")
-        if (match := re.fullmatch(rf"{kind}_(\d{{1,9}})", path.stem))
+        if (match := re.fullmatch(rf"{kind}_(warm_)?(\d{{1,9}})", path.stem))
     }
     steps = sorted(names)
     files = [
@@ -89,6 +89,8 @@ def _ends(run: Run, kind: str) -> tuple[tuple[str, list[Debate]], tuple[str, lis
 
 def _when(name: str) -> str:
     kind, _, number = name.partition("_")
+    if number.startswith("warm_"):
+        return "held-out questions after the warm start"
     if kind == "eval":
         return "held-out questions before training" if int(number) == 0 else f"held-out questions after step {int(number)}"
     return f"self-play, step {int(number)}"
@@ -151,6 +153,8 @@ def _turn(scored: Scored, index: int, longest: int) -> Safe:
         tag("span", tag("bdi", clip(persona.name, 60)[0])) if persona else None,
         _grade(debate, index),
     )
+    by_turn = [stream for stream in scored.streams if stream.unit == "turn"]
+    rewards = [tag("span", f"{stream.name} {_signed(stream.values[index])}", class_="reward") for stream in by_turn]
     error, sections = turn.parsed.error, list[Safe]()
     for name in [] if error else [section.name for section in turn.parsed.sections]:
         words = turn.section(name)
@@ -160,7 +164,7 @@ def _turn(scored: Scored, index: int, longest: int) -> Safe:
         tag("header", head),
         tag("p", f"unreadable: {error}", class_="error") if error else None,
         tag("dl", sections) if sections else tag("div", _text(turn.text, longest), class_="raw"),
-        tag("footer", _votes(scored, index), _rewards(scored, index)),
+        tag("footer", _votes(scored, index), rewards),
         class_="turn unreadable" if error else "turn",
     )
 
@@ -186,11 +190,6 @@ def _votes(scored: Scored, index: int) -> Safe:
     if votes:
         return tag("span", "votes: ", ", ".join(votes[:12]), " …" if len(votes) > 12 else None)
     return tag("span", "a vote was due, none is valid" if index in scored.tally.missing else "no votes")
-
-
-def _rewards(scored: Scored, index: int) -> list[Safe]:
-    by_turn = [stream for stream in scored.streams if stream.unit == "turn"]
-    return [tag("span", f"{stream.name} {_signed(stream.values[index])}", class_="reward") for stream in by_turn]
 
 
 def _signed(value: float | None) -> str:
