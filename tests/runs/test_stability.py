@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 
@@ -17,6 +18,8 @@ from peergrad.debate.transcript import read_file
 from peergrad.reward.rewards import nobody_knows
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.training import plan_run, train_run
+from tests.helpers import short
+from tests.openai.server import Response, Server, completion
 from tests.runs.test_run import PARROT, adapter, run, settings
 
 QUICK = {"model": str(PARROT), "steps": 2, "batch": 3, "rank": 4, "threads": 1, "lr": 3e-3, "warm_steps": 1}
@@ -191,3 +194,13 @@ def test_opponents_that_can_not_be(tmp_path):
             plan_run(settings(tmp_path, opponents=opponents))
     with pytest.raises(UserError, match="give -2, or more steps"):
         plan_run(settings(tmp_path, opponents=("1=-1",), max_staleness=2))
+
+
+def test_7_7_any_model_may_be_an_opponent(tmp_path):  # SPEC 7.7
+    shutil.copytree(PARROT, tmp_path / "other")
+    with Server(lambda _: Response(completion(short("Agent 0 > Agent 2")))) as server:  # it gives no tokens, and need not
+        seats = (f"1=clever@{server.url}", f"2={tmp_path / 'other'}")
+        made, lines = again(tmp_path / "run", agents=4, opponents=seats, steps=1)
+    assert speakers(made, 1) == {(0, ""), (1, "clever"), (2, str(tmp_path / "other")), (3, "")}
+    assert {datum.agent for datum in learned_from(made, 1, agents=4)[1]} == {0, 3}
+    assert "optim/loss" in lines[0]
