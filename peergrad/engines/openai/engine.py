@@ -20,10 +20,10 @@ from peergrad.debate.errors import EngineError, Halted, UserError
 from peergrad.debate.sampler import Answer, Likely, all_of
 from peergrad.debate.types import Ask, Reply, only_text
 from peergrad.engines.base import ApiConfig, EngineConfig, OnText, no_logprobs
+from peergrad.engines.openai import requests
 from peergrad.engines.openai.completions import Completion, ListenerError, ReplyStream, cut, open_section
 from peergrad.engines.openai.concurrency import ConcurrencyLimit
-from peergrad.engines.openai.errors import ErrorResponse, RejectedRequest, RetryableError, error_for
-from peergrad.engines.openai.requests import STOPS, refused_fields, request_body
+from peergrad.engines.openai.requests import ErrorResponse, RejectedRequest, RetryableError, error_for
 from peergrad.engines.shared.addresses import host, service_address, service_key
 from peergrad.engines.shared.meter import Meter
 from peergrad.engines.shared.secrets import Secrets
@@ -129,7 +129,7 @@ class Api:
             completion, stops_sent = await self._complete(ask, until, stream, tokens=self._tokens)
             reply = self._read(ask, completion, stops_sent=stops_sent)
             if reply is None:
-                self._refused |= STOPS
+                self._refused |= requests.STOPS
                 continue
             if stream:
                 stream.finish(reply.text)
@@ -156,7 +156,7 @@ class Api:
             if why := self._halted or self.meter.halted:
                 raise Halted(why)
             sends = {"temperature": self.config.send_temperature, "stream": stream is not None} | asks_for
-            body = request_body(ask, self._model, self._seed, self._refused, **sends)
+            body = requests.request_body(ask, self._model, self._seed, self._refused, **sends)
             try:
                 completion = await self._retry(body, stream, until)
             except RejectedRequest as error:
@@ -166,7 +166,7 @@ class Api:
             return completion, "stop" in body
 
     def _learn(self, error: RejectedRequest, body: Mapping[str, Any]) -> None:
-        refused = refused_fields(body, error)
+        refused = requests.refused_fields(body, error)
         if not refused and self._answered:  # others were answered: it is this request
             raise EngineError(f"{self.server} refuses this request ({error})")
         if not refused:
