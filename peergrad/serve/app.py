@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -128,7 +129,8 @@ def _routes(service: Service, key: str | None) -> list[Route]:
             if request.method in ("POST", "PUT"):
                 body = (await parsed(request, max_json, lambda body: Field.parse(body, "request"))).value
             key = {"idempotency_key": request.headers.get("x-idempotency-key")}
-            query = {name: int(text) if _is_number(text) else text for name, text in request.query_params.items()}
+            texts = request.query_params.items()
+            query = {name: int(text) if re.fullmatch("[0-9]{1,9}", text) else text for name, text in texts}
             return await answer(Field(body | key | query | request.path_params, "request"))
 
         return handler
@@ -193,10 +195,6 @@ def _route(route: str, handler: Handler, key: str | None) -> Route:
 
     method, path = route.split()
     return Route(f"/api/v1/{path}", endpoint, methods=[method])
-
-
-def _is_number(text: str) -> bool:
-    return len(text) < 10 and text.isascii() and text.isdigit()
 
 
 async def _body(request: Request, limit: int) -> bytes:

@@ -60,7 +60,7 @@ class Api:
         self.meter = meter or Meter()
         if not engine.model.strip():
             raise UserError("model: is empty; give the name the server knows it by")
-        if self.meter.in_money and not (config.price_in or config.price_out):
+        if self.meter.budget_usd and not (config.price_in or config.price_out):
             raise UserError("budget_usd: needs to know what tokens cost; give price_in and price_out")
         url = service_address(engine.base_url, "OPENAI_BASE_URL", OPENAI, environ)
         self.server = f"{engine.model} at {host(url)}"
@@ -177,7 +177,7 @@ class Api:
         self._answered = True
         self._counts |= completion.usage is not None
         self.meter.add(completion.usage, self.config.price_in, self.config.price_out)
-        if completion.usage is None and self.meter.limited:
+        if completion.usage is None and (self.meter.budget_tokens or self.meter.budget_usd):
             why = f"budget: {self.server} does not say how many tokens it used, so no budget can be kept to"
             raise EngineError(why) if self._counts else UserError(why)
 

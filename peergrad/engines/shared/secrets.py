@@ -36,9 +36,6 @@ class Secrets:
         self._written = re.compile("|".join(map(re.escape, written)), re.IGNORECASE) if written else None
         self._filtered: list[logging.Logger] = []
 
-    def __repr__(self) -> str:
-        return f"Secrets({len(self._values)})"
-
     def scrub(self, text: str) -> str:
         """A sentence without secrets: these, however they are written, and whatever looks like one."""
         text = self.exact(text)

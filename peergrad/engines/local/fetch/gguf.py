@@ -100,7 +100,9 @@ def convert(source: Path, out: Path, name: str) -> None:
     try:
         header = _read(GGUFReader(source))
         exact = source.stat().st_size < EXACT_BELOW
-        _check_disk(header, out, exact)
+        need = sum(count for count, _ in header.tensors.values()) * (4 if exact else 2)
+        if need > shutil.disk_usage(out).free:
+            raise OSError(errno.ENOSPC, f"{need // 10**6} MB are needed")
         tokenizer = _tokenizer(header)
         with open(os.devnull, "w") as null, contextlib.redirect_stderr(null):  # transformers' progress bars
             model = _weights(source, header, out, exact)
@@ -128,12 +130,6 @@ def _read(reader: Any) -> _Header:
         raise ValueError("it is one part of several; llama-gguf-split --merge joins them")
     tensors = {tensor.name: (int(tensor.n_elements), int(tensor.n_bytes)) for tensor in reader.tensors}
     return _Header(fields, tensors, fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"])
-
-
-def _check_disk(header: _Header, out: Path, exact: bool) -> None:
-    need = sum(count for count, _ in header.tensors.values()) * (4 if exact else 2)
-    if need > shutil.disk_usage(out).free:
-        raise OSError(errno.ENOSPC, f"{need // 10**6} MB are needed")
 
 
 def _tokenizer(header: _Header) -> Any:

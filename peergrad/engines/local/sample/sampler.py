@@ -137,7 +137,9 @@ class LocalSampler:
         if not engine.scheduler.memory.fits(tokens + limit):
             return EngineError(f"a dialogue of {tokens + limit} tokens does not fit into kv_gb; raise it")
         stopped = _stop_check(request.stop, engine.chat)
-        uniforms_T = _uniforms(request.seed, limit)
+        digest = hashlib.blake2b(request.seed.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        generator = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "big")))
+        uniforms_T = generator.random(limit, np.float32)
         return Job(request.prompt_T, limit, request.temperature, uniforms_T, request.end_tokens, stopped)
 
     async def choose(self, asks: Sequence[Ask], options: Sequence[str]) -> Sequence[Likely | EngineError]:
@@ -240,8 +242,3 @@ def _reply(request: CompletionRequest, completion: Completion, chat: Chat) -> Re
     text, starts = chat.text(completion.ids)
     tokens = Tokens.of(request.prompt_T.tolist(), completion.ids, completion.logprobs, starts, request.temperature)
     return Reply(text, not completion.ended, tokens)
-
-
-def _uniforms(seed: str, count: int) -> Floats:
-    key = int.from_bytes(hashlib.blake2b(seed.encode("utf-8", "surrogatepass"), digest_size=16).digest(), "big")
-    return np.random.Generator(np.random.Philox(key=key)).random(count, np.float32)
