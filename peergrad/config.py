@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from peergrad.debate.bounds import RESUMABLE, Above, Range
-from peergrad.debate.config import DEBATES, DebateConfig, has_own_settings, with_protocol
+from peergrad.debate.config import DebateConfig, has_own_settings, with_protocol
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
 from peergrad.debate.imports import own_functions
 from peergrad.debate.protocol import imported_protocol
+from peergrad.debate.protocols import BUILT_IN
 from peergrad.engines.base import ApiConfig, EngineConfig, UpdateConfig
 from peergrad.learn.train import LearnRules
 from peergrad.measure.alarms import AlarmRule
@@ -212,7 +213,7 @@ def from_folder(config: T, folder: Path) -> T:
     settings = read_settings(path)
     protocol = settings.get("protocol")
     if isinstance(protocol, str) and has_own_settings(protocol):
-        if protocol in DEBATES or imported_protocol(protocol):
+        if protocol in BUILT_IN or imported_protocol(protocol):
             config = with_protocol(config, protocol)
         known = flat(config)
         settings = {name: value for name, value in settings.items() if name in known}

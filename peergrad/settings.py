@@ -117,6 +117,10 @@ def _checked(value: Any, wanted: Any, name: str, where: str) -> Any:
         if not isinstance(value, list | tuple):
             raise UserError(f"{where}, {name}: {value!r} is not a list")
         return tuple(_checked(item, options[0], name, where) for item in typing.cast("list[Any]", value))
+    if origin is UnionType:
+        if type(value) in options:
+            return value
+        wanted = options[0]
     if wanted is Path and isinstance(value, str | Path):
         return Path(value)
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):

@@ -20,7 +20,6 @@ from peergrad.debate.protocol import BaseProtocol, Recorded, imported_protocol, 
 from peergrad.debate.protocols import BUILT_IN, OrderShown, Parallel
 
 T = TypeVar("T")
-DEBATES = {name: kind for name, kind in BUILT_IN.items() if name != "direct"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +28,7 @@ class DebateConfig:
 
     protocol: str = "parallel"
     """All agents of a round speak at once and see earlier rounds (parallel), or in turn (sequential), or answer alone and
-    then vote (ballot, with settings of its own); or module:name."""
+    then vote (ballot, with settings of its own) or do not (direct); or module:name."""
     agents: int = 3
     """How many copies of the policy debate a question; votes need at least 3."""
     max_rounds: int = 3
@@ -54,8 +53,8 @@ class DebateConfig:
     """Sequential: longer sections of others are clipped to this many characters."""
 
     def __post_init__(self) -> None:
-        if self.protocol not in DEBATES and not is_import_path(self.protocol):
-            hint = nearest(self.protocol, tuple(DEBATES))
+        if self.protocol not in BUILT_IN and not is_import_path(self.protocol):
+            hint = nearest(self.protocol, tuple(BUILT_IN))
             raise UserError(f"protocol: {self.protocol!r} is not known; {hint}, or module:name of your own")
 
     def build(self, temperature: float | None = None) -> BaseProtocol:
@@ -63,7 +62,7 @@ class DebateConfig:
 
         One's own is imported by ``with_protocol``; until then it is only recorded, which is enough to show what was said.
         """
-        kind = DEBATES.get(self.protocol) or imported_protocol(self.protocol)
+        kind = BUILT_IN.get(self.protocol) or imported_protocol(self.protocol)
         if kind is None:
             return Recorded(agents=self.agents, max_tokens=self.max_tokens, protocol=self.protocol)
         names = {field.name for field in dataclasses.fields(kind)}
@@ -100,7 +99,7 @@ def _is_setting(kind: Any) -> bool:
 @cache
 def _section(protocol: str) -> type[DebateConfig]:
     """The settings of a debate by a protocol that has more of them: the usual ones, and its fields."""
-    kind = DEBATES.get(protocol) or own_protocol(protocol)
+    kind = BUILT_IN.get(protocol) or own_protocol(protocol)
     try:
         types = typing.get_type_hints(kind, include_extras=True)
     except Exception as error:

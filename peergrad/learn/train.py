@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from peergrad.debate.bounds import RESUMABLE, Above, Range
@@ -20,6 +19,7 @@ from peergrad.learn.data import Batch, Datum, training_data
 from peergrad.learn.losses import LossName
 from peergrad.learn.trainer import StepStats, Trainer, joined, parts
 from peergrad.reward.rewards import RewardRules, Scored, Truth, nobody_knows
+from peergrad.reward.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +49,13 @@ class LearnRules:
     reward: RewardRules = field(default_factory=RewardRules)
     """How votes become reward."""
 
-    def training_data(self, debates: Sequence[Debate], truth: Callable[[Debate], Truth]) -> Batch:
+    def reward_at(self, step: int) -> RewardRules:
+        """How votes become reward in a step, counted from 0."""
+        return replace(self.reward, **self.reward.in_force(step, self.steps))
+
+    def training_data(self, debates: Sequence[Debate], truth: Callable[[Debate], Truth], step: int = 0) -> Batch:
         """What a step of such debates trains on."""
-        return training_data(debates, self.reward, truth, center=self.center, divide_by_std=self.divide_by_std)
+        return training_data(debates, self.reward_at(step), truth, center=self.center, divide_by_std=self.divide_by_std)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,8 @@ class Step:
     data: tuple[Datum, ...]
     stats: StepStats | None
     trained_s: float
+    in_force: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Weights of the reward that may change from step to step, if they are used."""
 
     @property
     def without_signal(self) -> int:
@@ -91,7 +97,7 @@ async def train(
 ) -> AsyncGenerator[Step]:
     """Train by self-play, yielding each step once its update is done and before the next one begins.
 
-    ``truth`` is for rewards that ask what is right; the built-in ones do not. Keeping, evaluating and showing are the
+    ``truth`` is for rewards that ask what is right. Keeping, evaluating and showing are the
     caller's, between two steps: the trainer then holds exactly the weights after the step.
     """
     sampler = await trainer.sampler()
@@ -105,7 +111,7 @@ async def train(
             played = await ahead.popleft()
 
             # Not on this thread: a reward that asks for the truth waits until it is graded.
-            scored, centred, data = await asyncio.to_thread(rules.training_data, played.debates, truth)
+            scored, centred, data = await asyncio.to_thread(rules.training_data, played.debates, truth, index)
 
             lr = learning_rate(rules, index)
             started = time.monotonic()
@@ -117,7 +123,8 @@ async def train(
             trained_s = time.monotonic() - started
             sampler = await fresh if fresh else sampler
             together = joined(stats)
-            yield Step(index, lr, played, scored, centred, data, together, trained_s)
+            in_force = rules.reward.in_force(index, rules.steps)
+            yield Step(index, lr, played, scored, centred, data, together, trained_s, in_force)
 
             for one in stats:
                 bad_in_a_row = bad_in_a_row + 1 if one.skipped else 0
@@ -135,9 +142,7 @@ async def train(
 
 def learning_rate(rules: LearnRules, step: int) -> float:
     """The learning rate of a step under the schedule."""
-    if rules.schedule == "constant":
-        return rules.lr
-    return rules.lr * 0.5 * (1 + math.cos(math.pi * step / rules.steps))
+    return Schedule(rules.lr, rules.lr if rules.schedule == "constant" else 0.0, cosine=True).at(step, rules.steps)
 
 
 def due(step: int, every: int) -> bool:

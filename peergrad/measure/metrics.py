@@ -88,8 +88,10 @@ def update(batch: DebateBatch) -> Metrics:
     """The update of a training step, and what the engine says about it."""
     if batch.step is None:
         return {}
-    lr, stats = {"lr": batch.step.lr}, batch.step.stats
-    return lr if stats is None else lr | {"optim/loss": stats.loss, "optim/grad_norm": stats.grad_norm} | dict(stats.metrics)
+    rates, stats = {"lr": batch.step.lr, **batch.step.in_force}, batch.step.stats
+    if stats is None:
+        return rates
+    return rates | {"optim/loss": stats.loss, "optim/grad_norm": stats.grad_norm} | dict(stats.metrics)
 
 
 def form(batch: DebateBatch) -> Metrics:

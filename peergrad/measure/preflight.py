@@ -53,7 +53,7 @@ def gates(sample: Sample, task: Task, rules: LearnRules) -> list[Gate]:
     scored = [score(debate, rules.reward, truth(debate)) for debate in sample.debates]
     solves = [_solves(sample.answers, task), *_in_debate(sample, task)] if task.known else []
     about_votes = [_votes(scored), _copied(scored), *([_judgement(scored, task)] if task.known else [])]
-    if is_import_path(rules.reward.reward):  # it need not ask for votes
+    if not rules.reward.needs_votes:
         about_votes = [replace(gate, verdict="warn") if gate.verdict == "fail" else gate for gate in about_votes]
     return [_fits(sample), *solves, *about_votes, _judge_stream(scored, rules.reward), _signal(scored, rules)]
 
@@ -187,8 +187,8 @@ def _judge_stream(scored: Sequence[Scored], rules: RewardRules) -> Gate:
     judging = [[stream for stream in one.streams if stream.follows == "votes" and stream.weight] for one in scored]
     if not any(judging):
         return Gate(name, "pass", "no judge stream", needed)
-    own = is_import_path(rules.reward)  # it need not go by a consensus
-    if agents < 4 and not own:  # the judge stream is then constant: it teaches nothing, but the other streams still do
+    if agents < 4 and not is_import_path(rules.reward):
+        # The judge stream is then constant: it teaches nothing, but the other streams still do.
         all_votes = (rules.consensus or default_consensus(agents)) == "all"
         outcome = "agrees with itself" if all_votes else "has nobody to agree with"
         advice = (
@@ -199,7 +199,7 @@ def _judge_stream(scored: Sequence[Scored], rules: RewardRules) -> Gate:
     varied = mean([float(any(len({*stream.values} - {None}) > 1 for stream in streams)) for streams in judging])
     if varied is None or varied.value == 0:
         advice = "In no debate do two judges fare differently: there are too few votes on the same pair, or all agree."
-        verdict = "warn" if own else "fail"
+        verdict = "fail" if rules.needs_votes else "warn"
         return Gate(name, verdict, f"{agents} agents, no debate with differing judges", needed, advice, varied)
     return Gate(name, "pass", f"{agents} agents, judges differ in {varied.value:.0%} of the debates", needed, "", varied)
 

@@ -14,6 +14,8 @@ from peergrad.debate.imports import imported, is_import_path, where_it_failed
 from peergrad.debate.protocols import BUILT_IN as BUILT_IN_PROTOCOLS
 from peergrad.debate.types import Debate
 from peergrad.reward import pairwise
+from peergrad.reward.controls import Votes, majority, nothing, shuffled, with_truth
+from peergrad.reward.schedule import Schedule
 from peergrad.reward.stream import Stream
 from peergrad.reward.streams import (
     Consensus,
@@ -51,6 +53,14 @@ class RewardRules:
     have their own of (borda); or module:name."""
     consensus: Consensus | None = None
     """Whose votes make the consensus a judge is held to: all, or only the others'. Unset: others from 4 agents on."""
+    votes: Votes = "peer"
+    """What scores answers: the agents' votes (peer); or, to compare with: their scores dealt out anew among the answers of
+    a round (shuffled), agreement with the most frequent answer (majority), or nothing but the form (none)."""
+    truth_weight: float | str = 0.0
+    """How much of an answer's score is whether it is right, from 0 to 1; it may change over the steps: '1.0 -> 0.0', or
+    '1.0 -> 0.0 over 100 cosine'."""
+    outcome_bonus: float | str = 0.0
+    """Added to the score of an agent's final answer if it is right; it may change as truth_weight may."""
     self_votes: SelfVotes = "drop"
     """Votes that name their author: dropped, or kept for the consensus (never for the author's own score)."""
     ballots: Ballots = "once"
@@ -82,6 +92,39 @@ class RewardRules:
         for name in ("lambda_gen", "lambda_judge", "lambda_form", "lambda_diagnosis"):
             if not math.isfinite(getattr(self, name)):
                 raise UserError(f"{name}: {getattr(self, name)} is not possible; give a number")
+        weight, bonus = self._schedules.values()
+        if any(not 0 <= value <= 1 for value in (weight.start, weight.end)):
+            raise UserError(f"truth_weight: {self.truth_weight} is not possible; give numbers from 0 to 1")
+        if min(bonus.start, bonus.end) < 0:
+            raise UserError(f"outcome_bonus: {self.outcome_bonus} is not possible; give 0 or more")
+        set_here = [*self.in_force(0, 1), *(["votes"] if self.votes != "peer" else [])]
+        if set_here and self.reward not in ("streams", "borda"):
+            raise UserError(f"{set_here[0]}: the reward {self.reward!r} has no stream for answers; take streams or borda")
+
+    @property
+    def _schedules(self) -> dict[str, Schedule]:
+        return {name: Schedule.of(getattr(self, name), name) for name in ("truth_weight", "outcome_bonus")}
+
+    @property
+    def fades(self) -> bool:
+        """Whether a number depends on how many steps the run has."""
+        return any(schedule.follows_run for schedule in self._schedules.values())
+
+    @property
+    def needs_truth(self) -> bool:
+        """Whether a built-in reward asks what is right."""
+        return bool(self.in_force(0, 1))
+
+    @property
+    def needs_votes(self) -> bool:
+        """Whether there is nothing to reward answers by without the agents' votes."""
+        weight = self._schedules["truth_weight"]
+        return not is_import_path(self.reward) and self.votes in ("peer", "shuffled") and min(weight.start, weight.end) < 1
+
+    def in_force(self, step: int, steps: int) -> dict[str, float]:
+        """What changes over the steps of a run, if it is used at all: its values in one of them, counted from 0."""
+        used = {name: schedule for name, schedule in self._schedules.items() if schedule.start or schedule.end}
+        return {name: schedule.at(step, steps) for name, schedule in used.items()}
 
     @property
     def function(self) -> Reward:
@@ -96,7 +139,7 @@ class RewardRules:
         reward = cast("Reward", own)
         return lambda debate, tallied, truth: _own(self.reward, reward, debate, tallied, truth)
 
-    def _streams(self, debate: Debate, tallied: Tally, _: Truth) -> list[Stream]:
+    def _streams(self, debate: Debate, tallied: Tally, truth: Truth) -> list[Stream]:
         consensus = self.consensus or default_consensus(debate.agents)
         if self.reward == "borda":
             answers = borda(debate, tallied, pool_equal=self.pool_equal, weight=self.lambda_gen)
@@ -107,6 +150,13 @@ class RewardRules:
         streams = [answers, judges]
         if self.reward == "borda":
             streams.append(diagnosis(debate, tallied, weight=self.lambda_diagnosis))
+        if self.votes == "shuffled":
+            streams = [shuffled(debate, stream) for stream in streams]
+        elif self.votes != "peer":
+            streams = [(majority if self.votes == "majority" else nothing)(debate, answers)]
+        weights = self.in_force(0, 1)  # in a run they are numbers by now; elsewhere there are no steps
+        weight, bonus = weights.get("truth_weight", 0.0), weights.get("outcome_bonus", 0.0)
+        streams[0] = with_truth(debate, streams[0], truth, weight=weight, bonus=bonus)
         if self.format_penalty:
             streams.append(contract_penalty(debate, tallied, form=self.form, weight=self.lambda_form))
         return streams

@@ -109,10 +109,27 @@ def plan_run(config: TrainConfig) -> Plan:
         raise UserError(f"batch: {size} is more than the {len(task)} questions there are; give at most that")
     if apart.eval_debates > apart.eval_questions:
         raise UserError(f"eval_debates: {apart.eval_debates} is more than eval_questions; give at most that")
+    _check_reward(config, task)
     teach, lessons = _teacher(config, task) if config.warm.warm_steps else (None, ())
     with own_code(engine):
         engine.check(config.engine, config.update)
     return Plan(config, config.debate.build(engine.temperature), task, held_out, teach, lessons)
+
+
+def _check_reward(config: TrainConfig, task: Task) -> None:
+    """Refuse a reward that this task or protocol leaves without anything to go by."""
+    rules = config.learn.reward
+    if rules.needs_truth and not task.known:
+        given = next(iter(rules.in_force(0, 1)))
+        raise UserError(f"{given}: nobody knows what is right in {task.name}; leave it out, or take a task with answers")
+    if rules.votes == "majority" and all(task[index].style.find is None for index in range(len(task))):
+        raise UserError(f"votes: answers to {task.name} have no final value that could be in the majority; take peer")
+    other_than_votes = rules.needs_truth or rules.votes == "majority" or is_import_path(rules.reward)
+    if config.debate.protocol == "direct" and not other_than_votes:
+        raise UserError(
+            "protocol: in direct nobody votes, so there is nothing to learn from; give --truth-weight 1 or "
+            "--votes majority, or take --protocol ballot"
+        )
 
 
 def _teacher(config: TrainConfig, task: Task) -> tuple[Teacher, Sequence[Question]]:
@@ -156,7 +173,7 @@ async def train_run(
     for note in plan.notes:
         watch.warn(note)
     run = Run(config.keep.folder, watch.warn)
-    facts, fixed = plan.facts, ("steps",) if config.learn.schedule == "cosine" else ()
+    facts, fixed = plan.facts, ("steps",) if config.learn.schedule == "cosine" or config.learn.reward.fades else ()
     with run.opened(config, facts, fixed):
         newest = run.newest()
         if newest and newest[0].step >= config.learn.steps and not _eval_missing(plan, run, newest[0]):
@@ -321,7 +338,7 @@ class _Training:
         truth, name = truth_of(task), f"eval/debate/{task.name}"
 
         def measured() -> Metrics:
-            scored = [score(debate, self.config.learn.reward, truth(debate)) for debate in played.debates]
+            scored = [score(debate, self.config.learn.reward_at(at.step), truth(debate)) for debate in played.debates]
             return measure(DebateBatch.of(scored, task, name), self.config.keep.own[0])
 
         metrics = await asyncio.to_thread(measured) | {"dropped": float(len(played.dropped))}

@@ -1,6 +1,7 @@
 """SPEC 4: scores from votes."""
 
 import json
+import math
 import sys
 from dataclasses import replace
 from itertools import combinations
@@ -8,11 +9,12 @@ from types import ModuleType
 
 import pytest
 
-from peergrad import Question, dump, load
+from peergrad import Question, UserError, dump, load
 from peergrad.debate.ballot import Ballot
 from peergrad.debate.contract import SHORT, read
 from peergrad.reward.pairwise import win_minus_loss, win_rate
 from peergrad.reward.rewards import RewardRules, score
+from peergrad.reward.schedule import Schedule
 from peergrad.reward.stream import Stream
 from peergrad.reward.streams import default_consensus
 from peergrad.reward.tally import tally
@@ -259,3 +261,122 @@ def test_4_12_diagnosis():  # SPEC 4.12
     assert (stream.sections, stream.weight) == (("evaluation",), 0.5)
     once = played(Ballot(agents=4, shown=3, ballot_form="verdicts"), said, BOXES)
     assert values(once, "diagnosis") == (None,) * 8
+
+
+# Four agents whose answers are 1, 1, 2 and none; agents 0 and 3 are judged alone, one for each.
+FOUR = json.loads(dump(parallel(4, ["N/A"] * 4, ["N/A", "Agent 0 > Agent 3", "Agent 0 > Agent 3", "N/A"])))
+for turn, answer in zip(FOUR["turns"], (r"\boxed{1}", r"\boxed{1.0}", r"\boxed{2}", "none") * 2, strict=True):
+    turn["text"] = turn["text"].replace("42", answer)
+FOUR = load(json.dumps(FOUR))
+
+
+def test_4_13_shuffled():  # SPEC 4.13
+    votes = ["Agent 1 > Agent 2\nAgent 2 > Agent 3", "Agent 2 > Agent 0", "Agent 0 = Agent 1", "Agent 2 > Agent 1"]
+    debate = parallel(4, ["N/A"] * 4, votes, votes[::-1])
+    drawn = set()
+    for reward, names in (("streams", ["gen", "judge"]), ("borda", ["borda", "judge", "diagnosis"])):
+        peer = score(debate, RewardRules(reward=reward))
+        for number in range(40):
+            other = replace(debate, id=f"d{number}")
+            mixed = score(other, RewardRules(reward=reward, votes="shuffled"))
+            assert mixed == score(other, RewardRules(reward=reward, votes="shuffled"))
+            assert [stream.name for stream in mixed.streams] == [*names, "format"]
+            assert mixed.streams[-1] == peer.streams[-1]
+            for before, after in zip(peer.streams[:-1], mixed.streams[:-1], strict=True):
+                assert [value is None for value in after.values] == [value is None for value in before.values]
+                for first in (0, 4, 8):  # a round keeps its values, and the votes that made them
+                    of_round = [list(zip(s.values, s.votes, strict=True))[first : first + 4] for s in (before, after)]
+                    assert sorted(of_round[0], key=str) == sorted(of_round[1], key=str)
+            drawn.add((reward, mixed.streams[0].values[:4]))
+    # Every turn gets every one of the four values of the first round, in some debate.
+    assert len({*peer.streams[0].values[:4]}) == 4
+    assert all({order[turn] for _, order in drawn} >= {*peer.streams[0].values[:4]} for turn in range(4))
+
+
+def test_4_13_shuffled_after_pooling():  # SPEC 4.13
+    protocol = Ballot(agents=4, shown=3)
+    boxes = {0: "1", 1: "1", 2: "2", 3: "3"}
+    debate = played(
+        protocol,
+        lambda ask: rf"\boxed{{{boxes[ask.agent]}}}",
+        Question("q", "?", style="boxed"),
+        likely=lambda ask, _: (0.9, 0.1) if "1" in ask.messages[-1].text else (0.2, 0.8),
+    )
+    pooled = values(debate, "borda")[:4]
+    assert pooled[0] == pooled[1]
+    assert sorted(values(debate, "borda", votes="shuffled")[:4]) == sorted(pooled)
+
+
+def test_4_13_majority_and_none():  # SPEC 4.13
+    assert values(FOUR, "gen") == (1, None, None, -1) + (None,) * 4
+    assert values(FOUR, "gen", votes="majority") == (1, 1, -1, -1) * 2
+    # Two values are as frequent: of a fair draw each has half a chance. And three: a third.
+    line = json.loads(dump(FOUR))
+    for turn, text in ((3, "2"), (5, "3")):
+        line["turns"][turn]["text"] = line["turns"][turn]["text"].replace("none", rf"\boxed{{{text}}}").replace("1.0", text)
+    assert values(load(json.dumps(line)), "gen", votes="majority") == pytest.approx((0, 0, 0, 0, -1 / 3, -1 / 3, -1 / 3, -1))
+    assert values(parallel(3, NONE3, [None] * 3), "gen", votes="majority") == (None,) * 6  # nobody gives a value
+    cut = parallel(3, NONE3)
+    cut = replace(cut, turns=(replace(FOUR.turns[0], agent=0), *parallel(3, [None] * 3).turns[1:]))
+    assert values(cut, "gen", votes="majority") == (1, -1, -1)
+    ballot = played(Ballot(agents=4, shown=2), lambda _: r"\boxed{1}", likely=lambda *_: (0.5, 0.5))
+    assert values(ballot, "borda", votes="majority") == (1,) * 4 + (None,) * 4  # ballots answer nothing
+    for votes in ("majority", "none"):
+        for reward, name in (("streams", "gen"), ("borda", "borda")):
+            streams = score(FOUR, RewardRules(reward=reward, votes=votes)).streams
+            assert [stream.name for stream in streams] == [name, "format"]
+            assert streams[0].votes == ((),) * 8
+            assert streams[1] == score(FOUR).streams[-1]
+    assert values(FOUR, "gen", votes="none") == (None,) * 8
+
+
+@pytest.mark.parametrize("reward", ["win_rate", "win_minus_loss", "my_rewards:agreement"])
+@pytest.mark.parametrize("rule", [{"votes": "none"}, {"truth_weight": 0.3}, {"outcome_bonus": "0 -> 1"}])
+def test_4_13_and_4_14_need_a_stream_for_answers(reward, rule):  # SPEC 4.13, 4.14
+    with pytest.raises(UserError, match=f"{next(iter(rule))}: the reward '{reward}' has no stream for answers"):
+        RewardRules(reward=reward, **rule)
+
+
+def test_4_14_truth():  # SPEC 4.14
+    right = (True, True, False, False, None, False, True, True)
+
+    def mixed(debate=FOUR, **rules):
+        streams = score(debate, RewardRules(**rules), right.__getitem__).streams
+        assert streams[1:] == score(debate, RewardRules(votes=rules.get("votes", "peer"))).streams[1:]
+        return streams[0].values
+
+    assert mixed(truth_weight=0.0) == values(FOUR, "gen") == (1, None, None, -1) + (None,) * 4
+    assert mixed(truth_weight=0.25) == (1, 0.25, -0.25, -1, None, -0.25, 0.25, 0.25)
+    assert mixed(truth_weight=1.0) == (1, 1, -1, -1, None, -1, 1, 1)
+    assert mixed(truth_weight=1.0, votes="none") == (1, 1, -1, -1, None, -1, 1, 1)
+    assert mixed(truth_weight=0.25, votes="majority") == (1, 1, -1, -1, 0.75, 0.5, -0.5, -0.5)
+    assert mixed(outcome_bonus=0.5) == (1, None, None, -1, None, 0, 0.5, 0.5)  # the last turns are the final answers
+    assert mixed(truth_weight=0.25, outcome_bonus=0.5) == (1, 0.25, -0.25, -1, None, -0.25, 0.75, 0.75)
+    with pytest.raises(UserError, match=r"truth_weight: 1\.5 is not possible; give numbers from 0 to 1"):
+        RewardRules(truth_weight=1.5)
+    with pytest.raises(UserError, match="outcome_bonus: -1 is not possible; give 0 or more"):
+        RewardRules(outcome_bonus=-1)
+    # Where nobody knows what is right, only votes are left; ballots are asked nothing.
+    assert values(FOUR, "gen", truth_weight=0.5) == (0.5, None, None, -0.5) + (None,) * 4
+    asked = []
+    score(FOUR, RewardRules(), asked.append)
+    assert asked == []  # graded only if it counts
+
+
+def test_4_15_schedules():  # SPEC 4.15
+    assert [Schedule.of("1.0 -> 0.0", "x").at(step, 4) for step in range(6)] == [1, 0.75, 0.5, 0.25, 0, 0]
+    assert [Schedule.of("0->1 over 2", "x").at(step, 400) for step in range(4)] == [0, 0.5, 1, 1]
+    half = Schedule.of("1.0 -> 0.5 over 100 cosine", "x")
+    assert [half.at(step, 7) for step in (0, 25, 50, 100)] == pytest.approx([1, 0.75 + math.sqrt(2) / 8, 0.75, 0.5])
+    assert Schedule.of("2 -> 0 cosine", "x") == Schedule(2, 0, None, cosine=True)
+    assert [Schedule.of(given, "x").at(step, 3) for given in (0.7, "0.7", 1) for step in (0, 2)] == [0.7] * 4 + [1] * 2
+    over = ("1 -> 0 over", "1 -> 0 over 0", "1 -> 0 over 1.5", "1 -> 0 cosine over 3")
+    for bad in ("", "->", "1 ->", "1 ->x", "1 -> 0 sine", "nan", "1 -> inf", "1 0", *over):
+        with pytest.raises(UserError, match=r"x: .* is not possible; give a number, or '1.0 -> 0.0'"):
+            Schedule.of(bad, "x")
+    fading = RewardRules(truth_weight="1 -> 0", outcome_bonus="0.5 -> 0 over 2")
+    assert fading.in_force(3, 4) == {"truth_weight": 0.25, "outcome_bonus": 0}
+    assert RewardRules().in_force(3, 4) == {}
+    assert (fading.fades, RewardRules(truth_weight="1 -> 0 over 9").fades, RewardRules().fades) == (True, False, False)
+    # Outside a run it is the first value.
+    assert values(FOUR, "gen", truth_weight="0.5 -> 0") == values(FOUR, "gen", truth_weight=0.5)
