@@ -28,7 +28,7 @@ def test_rooms_import_downwards_only():
         ("reward/tally.py", "import peergrad.learn.losses"),
         ("learn/losses.py", "import peergrad.engines.shared.meter"),
         ("engines/tinker/connection.py", "import peergrad.engines.openai.requests"),
-        ("engines/shared/secrets.py", "import peergrad.engines.local"),
+        ("engines/shared/servers.py", "import peergrad.engines.local"),
         ("measure/counts.py", "import peergrad.web.report"),
         ("learn/losses.py", "import torch"),
         ("debate/types.py", "import pydantic"),

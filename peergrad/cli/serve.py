@@ -15,7 +15,7 @@ from peergrad.cli.main import Inline, say
 from peergrad.debate.bounds import Range
 from peergrad.debate.errors import UserError
 from peergrad.engines.base import EngineConfig
-from peergrad.engines.shared.addresses import is_loopback
+from peergrad.engines.shared.servers import is_loopback
 from peergrad.settings import check
 
 KEY_ENV = "PEERGRAD_SERVE_KEY"

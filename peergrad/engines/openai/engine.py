@@ -22,11 +22,9 @@ from peergrad.debate.types import Ask, Reply, only_text
 from peergrad.engines.base import ApiConfig, EngineConfig, OnText, no_logprobs
 from peergrad.engines.openai import requests
 from peergrad.engines.openai.completions import Completion, ListenerError, ReplyStream, cut, open_section
-from peergrad.engines.openai.concurrency import ConcurrencyLimit
 from peergrad.engines.openai.requests import ErrorResponse, RejectedRequest, RetryableError, error_for
-from peergrad.engines.shared.addresses import host, service_address, service_key
 from peergrad.engines.shared.meter import Meter
-from peergrad.engines.shared.secrets import Secrets
+from peergrad.engines.shared.servers import Secrets, host, service_address, service_key
 
 T = TypeVar("T")
 
@@ -72,7 +70,7 @@ class Api:
         self._secrets = Secrets([key or "", *headers.values()])
         self._secrets.guard_logs()
         self._client = _client(config, url, {"Authorization": f"Bearer {key or 'none'}"} | headers)
-        self._limit = ConcurrencyLimit(config.max_concurrent)
+        self._limit = requests.ConcurrencyLimit(config.max_concurrent)
         self._on_text = on_text
         self._refused: set[str] = set()  # fields of a request that the server does not take
         self._keeps_stop = False  # whether the server was seen to leave a stop text in a reply
@@ -160,18 +158,15 @@ class Api:
             try:
                 completion = await self._retry(body, stream, until)
             except RejectedRequest as error:
-                self._learn(error, body)
+                refused = requests.refused_fields(body, error)
+                if not refused and self._answered:  # others were answered: it is this request
+                    raise EngineError(f"{self.server} refuses this request ({error})") from None
+                if not refused:
+                    raise UserError(f"{self.server} refuses the first request ({error}); correct the settings") from None
+                self._refused |= refused
                 continue
             self._count(completion)
             return completion, "stop" in body
-
-    def _learn(self, error: RejectedRequest, body: Mapping[str, Any]) -> None:
-        refused = requests.refused_fields(body, error)
-        if not refused and self._answered:  # others were answered: it is this request
-            raise EngineError(f"{self.server} refuses this request ({error})")
-        if not refused:
-            raise UserError(f"{self.server} refuses the first request ({error}); correct the settings")
-        self._refused |= refused
 
     def _count(self, completion: Completion) -> None:
         self._answered = True

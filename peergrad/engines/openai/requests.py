@@ -1,15 +1,20 @@
-"""Requests to a server, and what a failed one means: retry it, send another, give up this ask, or stop the run.
+"""Requests to a server: what is sent, how many are under way, and what a failed one means.
 
-Servers differ in what they take; a field that one refuses is not sent to it again.
+Servers differ in what they take; a field that one refuses is not sent to it again. A request that failed is retried, sent in
+another way, given up together with its ask, or it stops the run.
 """
 
 from __future__ import annotations
 
+import asyncio
+import heapq
+import itertools
 import json
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Mapping, Set
+from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +23,8 @@ from peergrad.debate.errors import EngineError, Halted, UserError
 from peergrad.debate.types import Ask
 from peergrad.engines.base import no_logprobs, seed_of
 
+GAP_S = 0.001  # begun at one moment, requests would be answered at one moment, and the work on each wait for all others
+_RAISE, _LOWER = 1.0, 0.7  # added to the limit by an answer, left of it by a refusal
 _KEEP_STOP = {"include_stop_str_in_output": True, "no_stop_trim": True}  # vLLM's and SGLang's word for the same
 # Nothing may stand between the model's distribution and the token drawn but the temperature (SPEC 6.7).
 _TOKENS = {
@@ -119,6 +126,69 @@ def _check_temperature(temperature: float, rejected: RejectedRequest) -> None:
 def _names(message: str, field: str) -> bool:
     """Whether a server's message names a field: quoted, or after a colon."""
     return re.search(rf"(?:['\"`]|: ?){re.escape(field)}\b", message) is not None
+
+
+class ConcurrencyLimit:
+    """A limit on the requests under way. Of those waiting, the one furthest in its debate goes first.
+
+    First come, first served would begin every debate before it ended any, and a budget spent halfway would have bought
+    nothing whole. A server that has too much to do gets fewer at a time, and more again as it answers.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._most, self._limit = count, float(count)
+        self._under_way = 0
+        self._lowered_at = 0.0
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._arrival = itertools.count()
+        self._last = 0.0
+
+    @asynccontextmanager
+    async def slot(self, seen: int) -> AsyncIterator[None]:
+        """A slot, for an ask whose author has seen so many turns."""
+        if self._under_way < int(self._limit):
+            self._under_way += 1
+        else:
+            await self._wait(seen)
+        try:
+            now = asyncio.get_running_loop().time()
+            self._last = max(now, self._last + GAP_S)
+            await asyncio.sleep(self._last - now)
+            yield
+        finally:
+            self._release()
+
+    def raise_limit(self) -> None:
+        """A request was answered."""
+        self._limit = min(self._most, self._limit + _RAISE)
+        self._admit()
+
+    def lower_limit(self, started: float) -> None:
+        """A request begun at this moment met a busy server. Those begun before the limit was lowered say nothing new."""
+        if started >= self._lowered_at:
+            self._limit = max(1.0, self._limit * _LOWER)
+            self._lowered_at = asyncio.get_running_loop().time()
+
+    async def _wait(self, seen: int) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (-seen, next(self._arrival), future))
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():  # it was handed a slot while it was being cancelled
+                self._release()
+            raise
+
+    def _release(self) -> None:
+        self._under_way -= 1
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and self._under_way < int(self._limit):
+            future = heapq.heappop(self._waiting)[2]
+            if not future.done():
+                self._under_way += 1
+                future.set_result(None)
 
 
 class RetryableError(Exception):

@@ -76,10 +76,6 @@ class _Header:
         return [token for token, token_type in zip(self.tokens, self.types, strict=True) if token_type == type]
 
     @property
-    def context(self) -> int:
-        return self.fields[f"{self.fields['general.architecture']}.context_length"]
-
-    @property
     def ends(self) -> list[int]:
         """Every token that may end a turn, those that the file names first."""
         control = set(self.of_type(_CONTROL))
@@ -170,7 +166,7 @@ def _tokenizer(header: _Header) -> Any:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         clean_up_tokenization_spaces=False,  # else decoded text is not what was said: "a ." becomes "a."
-        model_max_length=header.context,
+        model_max_length=header.fields[f"{header.fields['general.architecture']}.context_length"],
         extra_special_tokens=control,
         **{name: value for name, value in named.items() if value},
     )

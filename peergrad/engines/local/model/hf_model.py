@@ -2,10 +2,9 @@
 
 transformers calls attention by name, so a function of ours takes its place. LoRA is added by hooks on the linear modules.
 
-No architecture is known here. ``_probe`` runs a model once on a few tokens, with a function in the place of attention that
-records how it is called: by which modules, with how many heads of which size, and which mask. ``_self_check`` compares its
-outputs with our attention and with its own. Models that the engine's caches and packed sequences can't run exactly are
-refused.
+No architecture is known here. ``_probe`` runs a model once, with a function in the place of attention that records how it is
+called. ``_self_check`` compares its outputs with our attention and with its own. Models that the engine's caches and packed
+sequences can't run exactly are refused.
 """
 
 from __future__ import annotations
@@ -62,7 +61,9 @@ class HFDecoder:
             self.unembedding: Tensor = head.weight.data
             self._bias: Tensor | None = head.bias
             self._core = model.get_decoder()
-            self.scale = _logit_scale(model.config.get_text_config())
+            config = model.config.get_text_config()
+            # The factor of the logits, where a model has one; the self-check verifies it.
+            self.scale = float(getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1))
             self.device: torch.device = self.unembedding.device
             self.dtype: torch.dtype = self.unembedding.dtype
             for layer, groups in enumerate(self.matrices):
@@ -119,11 +120,6 @@ def _lora_hook(layer: int, name: str) -> Callable[..., Tensor | None]:
         return output + F.linear(F.linear(inputs[0], pair[0]), pair[1]) if pair else None
 
     return hook
-
-
-def _logit_scale(config: Any) -> float:
-    """The factor of the logits, where a model has one; the self-check verifies it."""
-    return float(getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1))
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,7 @@ _RUN = 16  # tiles of queries that one program goes back through; more in long s
 
 
 def fit(size: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the chip has the memory to run these kernels with heads of this size.
-
-    How much the largest takes at most, in bytes, is as compiled for chips from Turing to Blackwell.
-    """
+    """Whether the chip has the memory that the largest kernel takes, as compiled for chips from Turing to Blackwell."""
     tile = _TILE * triton.next_power_of_2(max(size, 16)) * dtype.itemsize
     scores = 4 * _TILE**2  # what a tile of queries makes of a tile of keys, in float32
     return on_chip(device) >= max(4 * tile + scores, 6 * tile + 1024 if _stages(size, dtype) == 2 else 0)
