@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from peergrad.config import EvalConfig
+from peergrad.config import EvalConfig, flat
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocol import BaseProtocol, playable
@@ -38,7 +38,6 @@ from peergrad.measure.outcome import (
 from peergrad.runs import files
 from peergrad.runs.models import ModelPool, ModelRef, model_ref, policy_of, weights_of
 from peergrad.runs.watch import Watcher
-from peergrad.settings import flat
 from peergrad.tasks.base import Task
 from peergrad.tasks.open import fingerprint, left_out
 

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from peergrad.config import TrainConfig
+from peergrad.config import TrainConfig, flat
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
 from peergrad.debate.play import Played, play_all
@@ -38,7 +38,6 @@ from peergrad.reward.rewards import score
 from peergrad.runs.folder import Loggers, Progress, Run, metrics_line, open_loggers
 from peergrad.runs.skipped import save_skipped
 from peergrad.runs.watch import Watcher
-from peergrad.settings import flat
 from peergrad.tasks.arithmetic import teacher
 from peergrad.tasks.base import BUILT_IN, Task
 from peergrad.tasks.open import fingerprint, left_out, open_task

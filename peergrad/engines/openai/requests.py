@@ -153,7 +153,8 @@ class ConcurrencyLimit:
         try:
             now = asyncio.get_running_loop().time()
             self._last = max(now, self._last + GAP_S)
-            await asyncio.sleep(self._last - now)
+            if self._last > now:
+                await asyncio.sleep(self._last - now)
             yield
         finally:
             self._release()
