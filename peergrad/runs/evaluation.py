@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import math
 import time
@@ -21,7 +20,6 @@ from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler, Seats, all_of
 from peergrad.debate.transcript import dump
 from peergrad.debate.types import Debate, Question
-from peergrad.engines.base import Engine
 from peergrad.engines.registry import engine_of
 from peergrad.engines.shared.meter import Meter, Spent
 from peergrad.measure.outcome import (
@@ -36,7 +34,7 @@ from peergrad.measure.outcome import (
     seat_outcome,
 )
 from peergrad.runs import files
-from peergrad.runs.models import ModelPool, ModelRef, model_ref, policy_of, weights_of
+from peergrad.runs.models import ModelPool, ModelRef, model_ref, policy_of, weights_sha256
 from peergrad.runs.watch import Watcher
 from peergrad.tasks.base import Task
 from peergrad.tasks.open import fingerprint, left_out
@@ -67,8 +65,8 @@ class EvalPlan:
             "model": self.config.engine.model,
             "base": self.policy.base,
             "server": self.policy.url,
-            "adapter_sha256": _weights(self.policy, engine_of(self.config.engine)),
-            "opponent_sha256": _weights(self.opponent, engine_of(self.config.engine)),
+            "adapter_sha256": weights_sha256(self.policy, engine_of(self.config.engine)),
+            "opponent_sha256": self.opponent and weights_sha256(self.opponent, engine_of(self.config.engine)),
             "task": self.task.name,
             "questions_sha256": fingerprint(self.questions),
             "asked": len(self.questions),
@@ -175,7 +173,8 @@ async def evaluate(
             measure = await evaluation.play(policy, opponent)
         outcome = await asyncio.to_thread(measure)  # comparing answers may take long, and signals must be heard
         settings = json.loads(json.dumps(flat(config), default=str))
-        about = facts | {"dropped": evaluation.dropped, "times": folder.costs()[0], "settings": settings}
+        about = facts | {"size": plan.protocol.size, "settings": settings}
+        about |= {"dropped": evaluation.dropped, "times": folder.costs()[0]}
         measured = result(outcome, plan.task.name, {q.id: fingerprint([q])[:16] for q in plan.questions}) | about
         files.write(out / "result.txt", show(measured).encode())
         files.write(out / "result.json", files.json_bytes(measured) + b"\n")
@@ -211,9 +210,10 @@ class _Evaluation:
         budgets = {name: cost(one, by) or 0 for name, one in debates.items()} if counted(list(debates.values())) else {}
         sample = Direct(max_tokens=tokens, temperature=rules.sample_temperature, prompts=protocol.prompts)
         samples = await self._drawn("samples", lambda _: sample, policy, budgets, plan.k)
-        # Somebody who debates with nobody: as many rounds, seeing only itself, in each of the debaters' characters.
+        # Somebody who debates with nobody: as many rounds, seeing only itself, in each of the debaters' characters. With one
+        # round nothing is corrected.
         chains = {name: list[Debate]() for name in debates}
-        if budgets:
+        if budgets and protocol.alone(0).rounds != 1:
             chains = await self._drawn("alone", lambda draw: protocol.alone(draw % protocol.agents), policy, budgets, 1)
         ids = self._complete(direct, samples, *([debates, chains] if rules.mode == "debate" else []))
 
@@ -293,17 +293,6 @@ class _Evaluation:
             why = next(iter(self.dropped.values()), "nothing was played")
             raise EngineError(f"no question was answered in full; the first because: {why}")
         return ids
-
-
-def _weights(ref: ModelRef | None, engine: Engine) -> str | None:
-    """A hash of a model's adapter, which training may change; base models are taken to stay what they are."""
-    if ref is None or ref.adapter is None:
-        return None
-    path = weights_of(ref.adapter, engine)
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise UserError(f"model: {path} can't be read ({error.strerror})") from None
 
 
 def read_result(path: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from peergrad.debate.errors import UserError
 from peergrad.reward.rewards import BUILT_IN
 from peergrad.runs import files
 from peergrad.runs.folder import Progress, Run
+from peergrad.runs.models import base_of
 
 _CARD = """\
 ---
@@ -27,7 +28,7 @@ A LoRA adapter for `{model}`, trained by self-play debate with [peergrad](https:
 model answered questions, criticised each other and voted{only}.
 
 - task: {task}, {questions} questions
-- step {step} of {steps}, {batch} debates a step, {agents} agents, {max_rounds} rounds, {protocol}
+- step {step} of {steps}, {batch} debates a step, {size}, {protocol}
 - reward {reward}, learning rate {lr}, seed {seed}
 - questions sha256 `{questions_sha256}`
 
@@ -50,23 +51,21 @@ def export(run: Run, to: Path, step: int | None = None) -> Path:
     checkpoints = run.checkpoints()
     if not checkpoints:
         raise UserError(f"{run.path}: has no checkpoint yet")
-    at = checkpoints[-1] if step is None else Progress(step)
-    if at not in checkpoints:
-        there = ", ".join(str(one.step) for one in checkpoints if not one.warm)
-        raise UserError(f"step: there is no checkpoint of step {step}; there are {there}")
+    source = run.folder(at := checkpoints[-1] if step is None else Progress(step))
     try:
         if to.exists() and (not to.is_dir() or any(to.iterdir())):
             raise UserError(f"to: {to} is not empty; give a new folder")
     except (OSError, ValueError) as error:
         raise UserError(f"to: {to} can't be used ({error}); give a new folder") from None
-    source = run.folder(at)
     if not (source / "adapter_model.safetensors").exists():
         raise UserError(f"{source}: its weights are with the service, which gives them out; tinker.json there says where")
     config, facts = from_folder(TrainConfig(), run.path), run.facts
-    model, reward = config.engine.model, config.learn.reward.reward
+    model, reward = base_of(run), config.learn.reward.reward
     about = {name: facts.get(name) for name in ("task", "questions", "questions_sha256")}
     about |= {"name": f"{run.path.resolve().name}-step-{at.step}", "step": at.step, "folder": to}
+    about["model"] = model
     about["only"] = ", and the votes were the only reward" if reward in BUILT_IN else ""
+    about["size"] = config.debate.build().size
     about["note"] = "" if "/" in model else _ALIAS.format(model=model)
     card = _CARD.format_map(flat(config) | about)
     with files.writing(to):
