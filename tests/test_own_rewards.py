@@ -110,7 +110,7 @@ def test_on_the_command_line(tmp_path):
     assert [stream["name"] for stream in json.loads(made.stdout)["debates"][0]["streams"]] == ["agreement"]
     again = [command[0], "rescore", *command[2:], "my_rewards:agreement", "my_rewards:correctness"]
     made = subprocess.run(again, cwd=EXAMPLES, capture_output=True, text=True, check=True)
-    assert [one["name"] for one in json.loads(made.stdout)["rewards"]][-2:] == again[-2:]
+    assert [one["name"] for one in json.loads(made.stdout)["rewards"]][-5:-3] == again[-2:]  # before the controls
     assert [one["name"] for one in json.loads(made.stdout)["streams"]][-2:] == [
         "my_rewards:agreement agreement",
         "my_rewards:correctness correct",
@@ -189,4 +189,4 @@ def test_nobody_knows_what_is_right_where_there_is_no_answer():
     task = Questions("mixed", (Question("a", "?", style="boxed", answer="1"), Question("b", "?", style="boxed")), regrade)
     for question, wanted in zip(task.questions, ([True, False, False], [None] * 3), strict=True):
         one = replace(debate(r"\boxed{1}", r"\boxed{2}", "none"), question=question)
-        assert [truth_of(task)(one)(turn) for turn in range(3)] == wanted
+        assert [truth_of(task.grade)(one)(turn) for turn in range(3)] == wanted
