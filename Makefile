@@ -1,8 +1,9 @@
 # Everything runs in .venv with the exact versions of constraints.txt.
 PYTHON ?= python3
+MODEL ?= Qwen/Qwen2.5-Coder-1.5B-Instruct
 BIN := .venv/bin
 
-.PHONY: demo lint types test test-servers interop-cookbook interop-skyrl check bench clean
+.PHONY: demo lint types test test-servers interop-cookbook interop-skyrl check experiment bench clean
 
 demo: .venv/ready
 	$(BIN)/peergrad train --preset demo
@@ -33,6 +34,11 @@ types: .venv/ready
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 check: lint types test
+
+# Does peer voting teach? Needs a GPU; resumes.
+experiment: .venv/ready
+	$(BIN)/python experiments/votes_teach/run.py --model $(MODEL) --out runs/votes_teach
+	$(BIN)/python experiments/votes_teach/table.py runs/votes_teach --figure runs/votes_teach/figure.svg
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/read_hostile.py

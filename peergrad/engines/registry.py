@@ -12,7 +12,7 @@ from peergrad.debate.fields import nearest
 from peergrad.debate.imports import imported, is_import_path, where_it_failed
 from peergrad.debate.types import Tokens
 from peergrad.engines.base import Engine, EngineConfig, Model, Setup, StepStats, Trainer, UpdateConfig
-from peergrad.engines.tinker import address as tinker
+from peergrad.engines.shared.addresses import check_tinker, tinker_address
 
 if TYPE_CHECKING:
     from peergrad.engines.local.engine import Local
@@ -85,10 +85,10 @@ TINKER = Engine(
     name="tinker",
     open=_tinker,
     open_trainer=_tinker,
-    check=tinker.check_settings,
-    address=tinker.address,
+    check=check_tinker,
+    address=tinker_address,
     temperature=1.0,  # the service evaluates a policy at no other (docs/design/tinker-engine.md)
-    weights_file=tinker.CHECKPOINT,
+    weights_file="tinker.json",
     max_asks=1,  # a service does many things at a time, and no reply waits for another
     max_calls=2000,
     grace_s=60.0,

@@ -11,7 +11,7 @@ import numpy as np
 
 from peergrad.debate.sampler import Answer
 from peergrad.debate.types import Ask, Ids, Message, Reply, Tokens
-from peergrad.engines.shared.sampling import decode
+from peergrad.engines.base import decode
 
 END = 256
 _OPENS = {"system": 257, "user": 258, "assistant": 259}

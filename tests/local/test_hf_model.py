@@ -11,9 +11,9 @@ import transformers
 from peft import PeftModel
 
 from peergrad import UserError
-from peergrad.engines.local.engine import Local
+from peergrad.engines.local.engine import Local, decoder_of, load_decoder
 from peergrad.engines.local.model.decoder import Decoder
-from peergrad.engines.local.model.hf_model import HFDecoder, forward, load
+from peergrad.engines.local.model.hf_model import HFDecoder
 from peergrad.engines.local.model.lora import Lora, LoraRules
 from peergrad.engines.local.train.backward import gradient
 from peergrad.engines.shared.chat import Chat
@@ -117,7 +117,7 @@ def test_sampling_and_training_at_once_do_not_meet():
 
 
 def test_longer_than_the_context_is_not_asked_of_tables_of_positions():
-    local = Local(forward(model("gpt2", context=64)), Chat(tokenizer()), kv_gb=0.05)
+    local = Local(decoder_of(model("gpt2", context=64)), Chat(tokenizer()), kv_gb=0.05)
     reply, short = sample(local.base_sampler(), [ask("word " * 3, tokens=100), ask("x", tokens=5)])
     assert len(reply.tokens.prompt_T) + len(reply.tokens.ids_T) == 64
     assert len(short.tokens.ids_T) == 5
@@ -140,7 +140,7 @@ def test_names_that_others_have_too_are_written_in_full(tmp_path):
         one.model.vision = torch.nn.ModuleDict({"q_proj": torch.nn.Linear(2, 2)})
         return one
 
-    local = Local(forward(made()), Chat(tokenizer()), lora=LoraRules(rank=2, targets=("q_proj",)))
+    local = Local(decoder_of(made()), Chat(tokenizer()), lora=LoraRules(rank=2, targets=("q_proj",)))
     asyncio.run(local.save(tmp_path))
     names = [f"model.layers.{layer}.self_attn.q_proj" for layer in range(2)]
     assert json.loads((tmp_path / "adapter_config.json").read_text())["target_modules"] == names
@@ -165,7 +165,7 @@ def test_what_would_be_wrong_is_refused(name, extra, why):
     torch.manual_seed(0)
     config = getattr(transformers, f"{name}Config")(**(SIZES | extra))
     with pytest.raises(UserError, match=f"^model: the local engine does not run {name}ForCausalLM: {why}"):
-        forward(getattr(transformers, f"{name}ForCausalLM")(config).bfloat16())  # rounding must not hide it
+        decoder_of(getattr(transformers, f"{name}ForCausalLM")(config).bfloat16())  # rounding must not hide it
 
 
 def test_chunks_and_capped_logits_are_noticed():
@@ -176,10 +176,10 @@ def test_chunks_and_capped_logits_are_noticed():
             return out
 
     with pytest.raises(UserError, match="its logits are not a product"):
-        forward(Capped(model("gemma").config))
-    from peergrad.engines.local.model import probe
+        decoder_of(Capped(model("gemma").config))
+    from peergrad.engines.local.model import hf_model
 
-    probe._recorded.context = 4096
+    hf_model._current.context = 4096
     masks = transformers.masking_utils
     for function, window in (
         (masks.causal_mask_function, 0),
@@ -188,22 +188,22 @@ def test_chunks_and_capped_logits_are_noticed():
         (masks.chunked_causal_mask_function(512, torch.zeros(1, dtype=torch.long)), -1),
         (masks.bidirectional_mask_function, -1),
     ):
-        assert probe._record_mask(mask_function=function).item() == window
+        assert hf_model._record_mask(mask_function=function).item() == window
 
 
 def test_the_fast_forward_pass_is_taken_where_it_is_right(tmp_path):
-    assert isinstance(forward(model("llama")), Decoder)
+    assert isinstance(decoder_of(model("llama")), Decoder)
     for change in ({"hidden_act": "gelu"}, {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}):
         config = transformers.LlamaConfig(**SIZES, **change)
-        assert isinstance(forward(transformers.LlamaForCausalLM(config)), HFDecoder)
+        assert isinstance(decoder_of(transformers.LlamaForCausalLM(config)), HFDecoder)
     model("phi3").save_pretrained(tmp_path)
-    loaded = load(tmp_path, "cpu", torch.bfloat16)
+    loaded = load_decoder(tmp_path, "cpu", torch.bfloat16)
     assert isinstance(loaded, HFDecoder)
     assert loaded.dtype == torch.bfloat16
     assert Lora(loaded, LoraRules(), 0).weights
     transformers.CLIPConfig().save_pretrained(tmp_path)
     with pytest.raises(UserError, match=r"can't load .* as a causal language model"):
-        load(tmp_path, "cpu", torch.float32)
+        load_decoder(tmp_path, "cpu", torch.float32)
 
 
 def test_rotations_that_change_with_length_end_the_context():
@@ -211,4 +211,4 @@ def test_rotations_that_change_with_length_end_the_context():
     config = transformers.Phi3Config(
         **SIZES, pad_token_id=0, rope_parameters=rotations, original_max_position_embeddings=128, max_position_embeddings=512
     )
-    assert forward(transformers.Phi3ForCausalLM(config)).shape.context == 128
+    assert decoder_of(transformers.Phi3ForCausalLM(config)).shape.context == 128

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from peergrad.engines.local.model import ops
 from peergrad.engines.local.model.lora import Lora, LoraRules
-from peergrad.engines.local.sample.batch_state import BatchState
+from peergrad.engines.local.sample.cache import BatchState
 
 pytest.importorskip("triton")
 from peergrad.engines.local.model import kernels

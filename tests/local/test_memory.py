@@ -11,7 +11,7 @@ from peergrad import EngineError, UserError
 from peergrad.engines.local import engine as engines
 from peergrad.engines.local.engine import Local
 from peergrad.engines.local.memory import is_out_of_memory
-from peergrad.engines.local.sample import batch_state, cache_memory
+from peergrad.engines.local.sample import cache
 from peergrad.engines.local.sample.sampler import QueuedRequest, _render
 from peergrad.engines.local.train import backward
 from tests.local.test_training import DATA, cpu_is_full, gpu_is_full, trained_engine
@@ -52,7 +52,7 @@ def limited(monkeypatch, where, name, full, fits):
 def test_fewer_rows_where_all_do_not_fit(monkeypatch, full, plenty):
     said = []
     local = engine(say=said.append)
-    calls = limited(monkeypatch, batch_state, "KVCache", full, lambda _, rows, __: rows <= 3)
+    calls = limited(monkeypatch, cache, "KVCache", full, lambda _, rows, __: rows <= 3)
     assert_same(sample(local), plenty)
     assert [rows for _, rows, _ in calls] == [8, 4, 2]
     assert said == ["memory ran out while sampling: fewer replies at once from now on (kv_gb, max_rows)"]
@@ -66,7 +66,7 @@ def test_prefixes_go_before_rows_do(monkeypatch, plenty):
     sample(local, ASKS[:3])
     prefixes, budget = local.scheduler.memory.prefixes, local.scheduler.memory.prefixes.budget
     assert prefixes.used
-    limited(monkeypatch, batch_state, "KVCache", gpu_is_full, lambda *_: not prefixes.used)
+    limited(monkeypatch, cache, "KVCache", gpu_is_full, lambda *_: not prefixes.used)
     assert_same(sample(local), plenty)
     assert local.scheduler.memory.state.rows == 12
     assert prefixes.budget == budget // 2
@@ -75,7 +75,7 @@ def test_prefixes_go_before_rows_do(monkeypatch, plenty):
 @FULL
 def test_what_can_not_be_parked_is_not(monkeypatch, full, plenty):
     local = engine()
-    calls = limited(monkeypatch, cache_memory, "_copy", full, lambda *_: False)
+    calls = limited(monkeypatch, cache, "_copy", full, lambda *_: False)
     assert_same(sample(local), plenty)
     assert len(calls) == len(ASKS)
     assert local.scheduler.memory.prefixes.used == 0
@@ -84,7 +84,7 @@ def test_what_can_not_be_parked_is_not(monkeypatch, full, plenty):
 def test_what_is_longest_unused_makes_room_for_what_is_parked(monkeypatch, plenty):
     local = engine(max_rows=1)
     prefixes = local.scheduler.memory.prefixes
-    calls = limited(monkeypatch, cache_memory, "_copy", gpu_is_full, lambda tensor: prefixes.used + tensor.nbytes < 250_000)
+    calls = limited(monkeypatch, cache, "_copy", gpu_is_full, lambda tensor: prefixes.used + tensor.nbytes < 250_000)
     for one, wanted in zip(ASKS, plenty, strict=True):
         assert_same(sample(local, [one]), [wanted])
         assert prefixes.used == sum(entry.kv.nbytes for entry in prefixes._stored.values()) < 250_000
@@ -126,7 +126,7 @@ def test_replies_are_begun_anew_with_fewer_rows(monkeypatch, full, after, plenty
         steps.append(rows)
         return rows <= 5 or len(steps) <= after
 
-    limited(monkeypatch, batch_state.BatchState, "_step", full, fits)
+    limited(monkeypatch, cache.BatchState, "_step", full, fits)
     assert_same(sample(local), plenty)
     assert max(steps) > 5
     assert local.scheduler.memory.state.rows <= 5
@@ -223,7 +223,7 @@ def test_reading_takes_the_memory_of_sampling(monkeypatch):
 
 @FULL
 def test_a_model_that_is_too_large_is_a_sentence(monkeypatch, full, tmp_path):
-    monkeypatch.setattr(engines, "load", lambda *_: full())
+    monkeypatch.setattr(engines, "load_decoder", lambda *_: full())
     with pytest.raises(UserError, match=r"^model: smollm2 is too large for the memory of cpu; give another"):
         Local.load_model("smollm2", device="cpu", threads=torch.get_num_threads())
 

@@ -12,7 +12,7 @@ import torch
 from peergrad import EngineError, Parallel, Question, play
 from peergrad.debate.types import Message, Tokens
 from peergrad.engines.local.model.ops import draw
-from peergrad.engines.local.sample.cache_memory import _blocks
+from peergrad.engines.local.sample.cache import _blocks
 from tests.helpers import short
 from tests.local.tiny import ask, engine, model, tokenizer
 

@@ -10,8 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from peergrad.debate.types import Ask, Message
-from peergrad.engines.local.engine import Local
-from peergrad.engines.local.model.hf_model import forward
+from peergrad.engines.local.engine import Local, decoder_of
 from peergrad.engines.shared.chat import Chat
 
 # In the manner of each family: how turns are delimited, what is inserted, trimmed or dropped.
@@ -101,7 +100,7 @@ def model(kind: str = "llama", *, seed: int = 0, std: float = 0.25, context: int
 
 def engine(kind: str = "llama", family: str = "chatml", **settings) -> Local:
     settings = {"kv_gb": 0.05, "max_rows": 8} | settings
-    return Local(forward(model(kind)), Chat(tokenizer(family)), **settings)
+    return Local(decoder_of(model(kind)), Chat(tokenizer(family)), **settings)
 
 
 def ask(text: str, *, debate: str = "d", turn: int = 0, tokens: int = 20, temperature: float = 1.0, stop=()) -> Ask:

@@ -11,7 +11,7 @@ from peergrad.debate.contract import SHORT, read
 from peergrad.debate.errors import UserError
 from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.types import Tokens
-from peergrad.engines.shared.sampling import decode
+from peergrad.engines.base import decode
 from peergrad.learn.advantages import advantages
 from peergrad.learn.data import credit, credited, datums, section_tokens, training_data
 from peergrad.reward.rewards import RewardRules, nobody_knows, score

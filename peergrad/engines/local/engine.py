@@ -22,9 +22,10 @@ from torch import Tensor
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.types import Ask, Tokens
-from peergrad.engines.local.memory import SizeSettings, catch_out_of_memory, choose_sizes
-from peergrad.engines.local.model.decoder import Forward
-from peergrad.engines.local.model.hf_model import load
+from peergrad.engines.base import first_line
+from peergrad.engines.local.memory import SizeSettings, catch_out_of_memory, choose_sizes, is_out_of_memory
+from peergrad.engines.local.model.decoder import Decoder, Forward
+from peergrad.engines.local.model.hf_model import HFDecoder
 from peergrad.engines.local.model.lora import Lora, LoraRules
 from peergrad.engines.local.sample.sampler import LocalSampler
 from peergrad.engines.local.sample.scheduler import Scheduler
@@ -121,7 +122,7 @@ class Local:
             torch.set_num_threads(threads or os.cpu_count() or 1)
         dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
         with catch_out_of_memory() as oom:
-            decoder = load(folder, device, getattr(torch, dtype))
+            decoder = load_decoder(folder, device, getattr(torch, dtype))
             return Local(decoder, load_chat(str(folder)), name=model, say=say, **settings)
         raise UserError(f"model: {model} is too large for the memory of {device}; give another ({oom.message})")
 
@@ -260,6 +261,34 @@ class Local:
                     state = {kind: moments[f"{kind}.{name}"].to(weight.device) for kind in ("exp_avg", "exp_avg_sq")}
                     self._adam.state[weight] = {"step": moments[f"step.{name}"], **state}
             self.seed = seed
+
+
+def load_decoder(folder: Path, device: str, dtype: torch.dtype) -> Forward:
+    """Load a Hugging Face folder: into our own forward pass if it can run the architecture, else with transformers' code."""
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # it loads in a second; what takes long is told by ``models``
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, attn_implementation="eager")
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # no causal model of this type, files missing or damaged, …: each raises in its own way
+        raise UserError(
+            f"model: transformers can't load {str(folder)!r} as a causal language model ({first_line(error)})"
+        ) from None
+    try:
+        model = model.to(device)
+    except (RuntimeError, AssertionError) as error:  # no such device, or none of them here
+        if is_out_of_memory(error):
+            raise
+        raise UserError(f"device: {device!r} can't be used ({first_line(error)}); give cpu, or leave it out") from None
+    return decoder_of(model)
+
+
+def decoder_of(model: Any) -> Forward:
+    """The forward pass of a transformers model, which must not be used otherwise any more."""
+    return Decoder(model) if Decoder.runs(model) else HFDecoder(model)
 
 
 def grad_norm(by_name: Mapping[str, Tensor]) -> float:

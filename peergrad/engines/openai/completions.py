@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from peergrad.debate.types import Ask, Tokens, Usage, only_text
-from peergrad.engines.base import OnText
+from peergrad.engines.base import OnText, decode
 from peergrad.engines.openai.errors import ErrorResponse, RetryableError, objects
-from peergrad.engines.shared.sampling import decode
 from peergrad.engines.shared.secrets import Secrets
 
 _BROKEN = ("error", "abort")  # finish reasons of a server that gave up

@@ -19,14 +19,13 @@ import httpx2
 from peergrad.debate.errors import EngineError, Halted, UserError
 from peergrad.debate.sampler import Answer, Likely, all_of
 from peergrad.debate.types import Ask, Reply, only_text
-from peergrad.engines.base import ApiConfig, EngineConfig, OnText
+from peergrad.engines.base import ApiConfig, EngineConfig, OnText, no_logprobs
 from peergrad.engines.openai.completions import Completion, ListenerError, ReplyStream, cut, open_section
 from peergrad.engines.openai.concurrency import ConcurrencyLimit
 from peergrad.engines.openai.errors import ErrorResponse, RejectedRequest, RetryableError, error_for
 from peergrad.engines.openai.requests import STOPS, refused_fields, request_body
 from peergrad.engines.shared.addresses import host, service_address, service_key
 from peergrad.engines.shared.meter import Meter
-from peergrad.engines.shared.sampling import no_logprobs
 from peergrad.engines.shared.secrets import Secrets
 
 T = TypeVar("T")

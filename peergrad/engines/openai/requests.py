@@ -8,8 +8,8 @@ from typing import Any
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.types import Ask
+from peergrad.engines.base import no_logprobs, seed_of
 from peergrad.engines.openai.errors import RejectedRequest
-from peergrad.engines.shared.sampling import no_logprobs, seed_of
 
 _KEEP_STOP = {"include_stop_str_in_output": True, "no_stop_trim": True}  # vLLM's and SGLang's word for the same
 # Nothing may stand between the model's distribution and the token drawn but the temperature (SPEC 6.7).

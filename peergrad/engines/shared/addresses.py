@@ -1,13 +1,18 @@
-"""Addresses of servers, and their keys. No sentence repeats what may be a secret."""
+"""Addresses of servers and their keys, those of a Tinker service among them. No sentence repeats what may be a secret."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from peergrad.debate.errors import UserError
+from peergrad.engines.base import EngineConfig, UpdateConfig
+
+TINKER_KEY = "TINKER_API_KEY"
+TINKER_HOSTED = "https://tinker.thinkingmachines.dev/services/tinker-prod"
 
 
 def check_address(url: str, where: str) -> None:
@@ -55,3 +60,21 @@ def is_loopback(name: str) -> bool:
         return name == "localhost" or ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+def tinker_address(base_url: str | None = None) -> str:
+    """Where the Tinker service is: at ``base_url``, or else at TINKER_BASE_URL, or else the hosted one."""
+    return service_address(base_url, "TINKER_BASE_URL", TINKER_HOSTED, os.environ).rstrip("/")
+
+
+def tinker_key(url: str) -> str:
+    """The key of a Tinker service. A server on this machine may need none, but the client insists on one."""
+    hint, required = "; one begins with tml- and has no spaces in it", not is_loopback(urlsplit(url).hostname or "")
+    return service_key(TINKER_KEY, url, os.environ, r"(tml-|eyJ)[\x21-\x7e]+", hint, required=required) or "tml-none"
+
+
+def check_tinker(engine: EngineConfig, update: UpdateConfig) -> None:
+    """Refuse what no Tinker service can do, before one is asked."""
+    if update.alpha != UpdateConfig.alpha:
+        raise UserError(f"alpha: {update.alpha} is not possible with engine tinker; services have {UpdateConfig.alpha:g}")
+    tinker_key(tinker_address(engine.base_url))

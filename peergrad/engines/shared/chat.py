@@ -22,7 +22,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.types import Ids, Message, Tokens
-from peergrad.engines.shared.sampling import decode
+from peergrad.engines.base import decode, first_line
 
 # Stands for a message's words while the template is rendered: private-use characters, which no template looks for.
 _HOLE = "\ue000{}\ue001"
@@ -48,11 +48,6 @@ def _listed_ends(path: Path) -> list[int]:
     except (OSError, ValueError, AttributeError) as error:
         raise UserError(f"model: {path} can't be read ({error})") from None
     return [end for end in (ends if isinstance(ends, list) else [ends]) if isinstance(end, int)]
-
-
-def first_line(error: Exception) -> str:
-    """What an exception says, as part of a sentence."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 class Chat:

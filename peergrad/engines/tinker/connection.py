@@ -21,9 +21,8 @@ import tinker
 from tinker.types import RequestErrorCategory
 
 from peergrad.debate.errors import EngineError, Halted, UserError
-from peergrad.engines.shared.addresses import host
+from peergrad.engines.shared.addresses import TINKER_KEY, host
 from peergrad.engines.shared.secrets import Secrets
-from peergrad.engines.tinker.address import KEY_ENV
 
 T = TypeVar("T")
 
@@ -159,9 +158,9 @@ def error_for(host: str, error: Exception, what: str, quoted: Callable[[str], st
 def status_error(host: str, status: int, reason: str, what: str) -> Exception:
     """The sentence for a status that is no success."""
     sentences = {
-        401: UserError(f"{KEY_ENV}: {host} does not accept the key (401); put the right one into the environment"),
+        401: UserError(f"{TINKER_KEY}: {host} does not accept the key (401); put the right one into the environment"),
         402: Halted(f"{host}: the account has no credit left (402: {reason}); {RESUMES}"),
-        403: UserError(f"{KEY_ENV}: {host} does not allow this key {what} (403: {reason})"),
+        403: UserError(f"{TINKER_KEY}: {host} does not allow this key {what} (403: {reason})"),
         404: NotFound(f"{host}: {what}: it does not know (any more) what is asked for (404: {reason}); {RESUMES}"),
         429: EngineError(f"{host} is too busy for {what} (429: {reason}); {RESUMES}"),
     }

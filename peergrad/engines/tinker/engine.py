@@ -23,16 +23,16 @@ from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
 from peergrad.debate.sampler import Answer, Likely, all_of
 from peergrad.debate.types import Ask, Reply, Tokens
-from peergrad.engines.base import EngineConfig, UpdateConfig
+from peergrad.engines.base import EngineConfig, UpdateConfig, no_logprobs, seed_of, too_long
+from peergrad.engines.shared.addresses import check_tinker, tinker_address, tinker_key
 from peergrad.engines.shared.chat import Chat, load_chat
-from peergrad.engines.shared.sampling import no_logprobs, seed_of
-from peergrad.engines.tinker.address import CHECKPOINT, address, check_settings, key
 from peergrad.engines.tinker.connection import Connection, NotFound
 from peergrad.learn import losses
 from peergrad.learn.data import Datum
 from peergrad.learn.losses import RATIO_BOUNDS, LossName
 from peergrad.learn.trainer import NOT_FINITE, Fault, StepStats
 
+CHECKPOINT = "tinker.json"  # the file in a checkpoint that says where the service keeps it
 _CONTEXT = 32768  # where neither a service nor the model says
 
 
@@ -50,9 +50,9 @@ class Tinker:
     ) -> None:
         """``tokenizer_of`` gives the folder or hub id of a model's tokenizer."""
         self._model, self._update, self._seed = engine.model, update or UpdateConfig(), seed
-        check_settings(engine, self._update)
-        url = address(engine.base_url)
-        secret = key(url)
+        check_tinker(engine, self._update)
+        url = tinker_address(engine.base_url)
+        secret = tinker_key(url)
         self._connection = Connection(url, secret, engine.deadline_s)
         self._connection.get("healthz")
         length = _context(self._connection, engine.model)
@@ -166,7 +166,7 @@ class TinkerSampler:
         prompt_T = self._chat.prompt(ask.messages)
         room = self._context - len(prompt_T)
         if room < 1:
-            return self._too_long(len(prompt_T))
+            return too_long(len(prompt_T), self._context)
         params = tinker.SamplingParams(
             max_tokens=min(max(1, ask.max_tokens), room),
             seed=seed_of(ask, self._seed),
@@ -190,7 +190,7 @@ class TinkerSampler:
         """Every token is scored as the last of a prompt, at temperature 1. The service then samples one more, unread."""
         prompt = self._chat.prompt(ask.messages).tolist()
         if len(prompt) + 2 > self._context:
-            return self._too_long(len(prompt))
+            return too_long(len(prompt), self._context)
 
         async def score(token: int) -> float:
             whole = tinker.ModelInput.from_ints([*prompt, token])
@@ -209,9 +209,6 @@ class TinkerSampler:
             return error
         shares_K = np.exp(logprobs_K - logprobs_K.max())
         return Likely(tuple((shares_K / shares_K.sum()).tolist()), len(tokens) * (len(prompt) + 1))
-
-    def _too_long(self, tokens: int) -> EngineError:
-        return EngineError(f"a prompt of {tokens} tokens does not fit the model's context of {self._context}")
 
 
 def _reply(response: tinker.SampleResponse, prompt: list[int], ask: Ask, chat: Chat) -> Answer:

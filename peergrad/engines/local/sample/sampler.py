@@ -19,13 +19,13 @@ import torch
 from peergrad.debate.errors import EngineError
 from peergrad.debate.sampler import Answer, Likely
 from peergrad.debate.types import Ask, Floats, Ids, Reply, Tokens
+from peergrad.engines.base import seed_name, too_long
 from peergrad.engines.local.memory import catch_out_of_memory
 from peergrad.engines.local.model.decoder import Adapter
 from peergrad.engines.local.model.ops import LOGITS_CHUNK
 from peergrad.engines.local.sample.scheduler import Job
 from peergrad.engines.local.train.packing import Node, next_token_shares, packed_attention
 from peergrad.engines.shared.chat import Chat
-from peergrad.engines.shared.sampling import seed_name
 
 if TYPE_CHECKING:
     from peergrad.engines.local.engine import Local
@@ -133,7 +133,7 @@ class LocalSampler:
         engine, tokens = self._engine, len(request.prompt_T)
         context = engine.decoder.shape.context
         if tokens >= context:
-            return _too_long(tokens, context)
+            return too_long(tokens, context)
         limit = min(max(1, request.max_tokens), context - tokens)
         if not engine.scheduler.memory.fits(tokens + limit):
             return EngineError(f"a dialogue of {tokens + limit} tokens does not fit into kv_gb; raise it")
@@ -154,7 +154,7 @@ class LocalSampler:
         shares = self._retry_with_less(
             lambda packed: next_token_shares(engine.decoder, self._adapter, [prompts[i] for i in fit], tokens, packed)
         )
-        rows: list[Likely | EngineError] = [_too_long(len(prompt_T), context) for prompt_T in prompts]
+        rows: list[Likely | EngineError] = [too_long(len(prompt_T), context) for prompt_T in prompts]
         for index, row in zip(fit, shares, strict=True):
             rows[index] = Likely(tuple(row.tolist()), len(prompts[index]))
         return rows
@@ -196,10 +196,6 @@ class LocalSampler:
                     return torch.cat(logprobs).float().cpu().numpy()
                 if not self._engine.scheduler.free():
                     raise EngineError(f"out of memory while reading {len(ids_T)} tokens; give fewer ({oom.message})")
-
-
-def _too_long(tokens: int, context: int) -> EngineError:
-    return EngineError(f"a prompt of {tokens} tokens does not fit the model's context of {context}")
 
 
 def _deliver(queued: QueuedRequest, job: Job, *, finite: bool) -> None:

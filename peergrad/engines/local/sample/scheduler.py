@@ -20,8 +20,7 @@ from torch import Tensor
 from peergrad.debate.types import Floats, Ids
 from peergrad.engines.local.memory import catch_out_of_memory
 from peergrad.engines.local.model.decoder import Adapter, Decoder, Forward
-from peergrad.engines.local.sample.batch_state import BatchState, CacheEntry
-from peergrad.engines.local.sample.cache_memory import SampleMemory
+from peergrad.engines.local.sample.cache import BatchState, CacheEntry, SampleMemory
 
 # A GPU decodes several tokens before the host looks at them, and the next ones while it looks. Tokens after the end of a
 # reply are discarded.
@@ -234,7 +233,7 @@ class Scheduler:
         with catch_out_of_memory(when=len(batch) > 1):
             return self._prefill_at_once(batch, state, adapter)
         self._prefill_tokens = max(1, self._prefill_tokens // 2)
-        self.memory.release_unused()
+        torch.cuda.empty_cache()
         half = len(batch) // 2
         return [first for part in (batch[:half], batch[half:]) for first in self._prefill(part, state, adapter)]
 

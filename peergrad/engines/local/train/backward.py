@@ -91,8 +91,7 @@ class _Batch:
             with catch_out_of_memory(when=halves is not None):
                 result = self._micro_batch(trees, kernels=not retry)
             if result is None:
-                if self._decoder.device.type == "cuda":
-                    torch.cuda.empty_cache()
+                torch.cuda.empty_cache()
                 waiting[:0] = halves or ()
                 continue
             grads, checks = result
