@@ -1,9 +1,20 @@
-"""Every setting of a training run, in one place: a sentence under each, presets, TOML, and early errors."""
+"""Every setting of a run and of an evaluation: a sentence under each, presets, TOML, and early errors.
+
+Settings are nested frozen dataclasses, and names are unique over all sections.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import math
+import re
+import tomllib
+import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar
 
 from peergrad.debate.bounds import RESUMABLE, Above, Range
@@ -18,10 +29,10 @@ from peergrad.learn.train import LearnRules
 from peergrad.measure.alarms import AlarmRule
 from peergrad.measure.metrics import Metric
 from peergrad.measure.outcome import Cost
-from peergrad.settings import changed, check, flat, read_settings
 from peergrad.tasks.open import TaskConfig
 
 T = TypeVar("T")
+M = TypeVar("M")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,39 +152,6 @@ class EvalConfig:
         self.debate.build()
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeatsConfig:
-    """Who holds which seat, and where the debates are kept."""
-
-    seat: tuple[str, ...] = ()
-    """SEAT=MODEL, for a seat that the model does not hold: 0=gpt-x@https://…, 1=./checkpoint. Seats count from 0."""
-    judge: str | None = None
-    """A model that does not debate: it sees the final solutions and votes, and its votes count."""
-    style: Literal["open", "boxed"] = "open"
-    """Of typed questions: boxed asks for the final answer in \\boxed{}, so that answers can be compared."""
-    questions: Annotated[int, Range(0)] = 0
-    """Only so many questions of the task, from the first; 0 is all."""
-    out: Annotated[Path | None, RESUMABLE] = None
-    """The transcript, a .jsonl file; unset, one in debates/. The same command resumes what is there."""
-    seed: Annotated[int, Range(0, 2**63 - 1)] = 0
-    """Another seed makes another debate."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DebatesConfig:
-    """Debates for their own sake, without training. No model is the small built-in one."""
-
-    debate: DebateConfig = field(default_factory=lambda: DebateConfig(max_tokens=512))
-    seats: SeatsConfig = field(default_factory=SeatsConfig)
-    task: TaskConfig = field(default_factory=lambda: TaskConfig(task=""))
-    engine: EngineConfig = field(default_factory=lambda: EngineConfig(model=""))
-    api: ApiConfig = field(default_factory=ApiConfig)
-
-    def __post_init__(self) -> None:
-        check(self)
-        self.debate.build()
-
-
 _DEMO = {"max_rounds": 2, "max_tokens": 64, "wording": "brief", "batch": 4, "steps": 10, "lr": 1e-3, "center": "batch"}
 _DEMO |= {"lambda_gen": 0.2, "lambda_judge": 0.2, "warm_steps": 1, "warm_lr": 2e-3, "rank": 16, "train_tokens": 1024}
 _DEMO |= {"eval_questions": 16, "eval_debates": 3}
@@ -228,3 +206,118 @@ def preset(name: str) -> TrainConfig:
     settings = PRESETS[name][1]
     config = with_protocol(TrainConfig(), protocol) if (protocol := settings.get("protocol")) else TrainConfig()
     return changed(config, settings, "preset")
+
+
+# Settings by name, in TOML, and refused early
+
+
+def check(config: Any) -> None:
+    """Refuse settings that can't be, by name."""
+    bounds: dict[str, Range | Above] = markers(config, Range | Above)
+    for name, value in flat(config).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"{name}: {value} is not possible; give a number")
+        if name in bounds and value is not None and not bounds[name].allows(value):
+            raise UserError(f"{name}: {value} is not possible; give {bounds[name]}")
+        if isinstance(value, str | Path) and re.search("[\0\ud800-\udfff]", str(value)):  # NUL, or bytes of no character
+            raise UserError(f"{name}: {str(value)!r} is not text that can be written down; give another name")
+
+
+def markers(config: Any, kind: type[M] | UnionType) -> dict[str, M]:
+    """Markers of a kind, by the setting they stand beside: ``Annotated[int, marker]``."""
+    beside: dict[str, Any] = {}
+    for name, hint in typing.get_type_hints(type(config), include_extras=True).items():
+        if dataclasses.is_dataclass(section := getattr(config, name)):
+            beside |= markers(section, kind)
+        for marker in getattr(hint, "__metadata__", ()):
+            if isinstance(marker, kind):
+                beside[name] = marker
+    return beside
+
+
+def flat(config: Any) -> dict[str, Any]:
+    """Every setting by its name, whatever section it is in: names are unique."""
+    settings: dict[str, Any] = {}
+    for one in dataclasses.fields(config):
+        value = getattr(config, one.name)
+        settings |= flat(value) if dataclasses.is_dataclass(value) else {one.name: value}
+    return settings
+
+
+def changed(config: T, settings: Mapping[str, Any], where: str) -> T:
+    """The same with other settings, given by name."""
+    sections: Any = config
+    known, types = flat(config), typing.get_type_hints(type(config))
+    for name in settings:
+        if name not in known:
+            raise UserError(f"{where}: no setting is called {name!r}; {nearest(name, tuple(known))}")
+    new: dict[str, Any] = {}
+    for one in dataclasses.fields(sections):
+        value = getattr(config, one.name)
+        if dataclasses.is_dataclass(value):
+            new[one.name] = changed(value, {name: settings[name] for name in flat(value) if name in settings}, where)
+        elif one.name in settings:
+            new[one.name] = _checked(settings[one.name], types[one.name], one.name, where)
+    return dataclasses.replace(sections, **new)
+
+
+def from_file(config: T, path: Path) -> T:
+    """The same with the settings of a TOML file."""
+    return changed(config, read_settings(path), str(path))
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings of a TOML file by name; its sections are for the reader, names alone count."""
+    try:
+        raw = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"config: {path} can't be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:  # ValueError: not TOML, not UTF-8, a number of thousands of digits
+        raise UserError(f"config: {path} is not TOML ({error})") from None
+    settings: dict[str, Any] = {}
+    for name, value in raw.items():
+        settings |= value if isinstance(value, dict) else {name: value}
+    return settings
+
+
+def to_toml(config: Any) -> str:
+    """All settings as a TOML file that ``from_file`` reads back to the same; unset ones are commented out."""
+    lines: list[str] = []
+    for section in dataclasses.fields(config):
+        lines.append(f"[{section.name}]")
+        for name, value in flat(getattr(config, section.name)).items():
+            # JSON is TOML as far as settings go, but for one character.
+            written = json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
+            lines.append(f"# {name} is not set" if value is None else f"{name} = {written}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _checked(value: Any, wanted: Any, name: str, where: str) -> Any:
+    """A value of the type a setting has, or a sentence that says what would be right."""
+    options = typing.get_args(wanted)
+    origin = typing.get_origin(wanted)
+    if type(None) in options:
+        return None if value is None else _checked(value, next(o for o in options if o is not type(None)), name, where)
+    if origin is Literal:
+        if value not in options:
+            raise UserError(f"{where}, {name}: {value!r} is not known; {nearest(str(value), options)}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise UserError(f"{where}, {name}: {value!r} is not a list")
+        return tuple(_checked(item, options[0], name, where) for item in typing.cast("list[Any]", value))
+    if origin is UnionType:
+        if type(value) in options:
+            return value
+        wanted = options[0]
+    if wanted is Path and isinstance(value, str | Path):
+        return Path(value)
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value) if abs(value) < 1e300 else math.inf
+    if type(value) is not wanted:
+        raise UserError(f"{where}, {name}: {value!r} is not possible; give {_KINDS.get(wanted, 'another value')}")
+    return value
+
+
+_KINDS: dict[Any, str] = {int: "a whole number", float: "a number", str: "text", bool: "true or false", Path: "a path"}

@@ -95,7 +95,7 @@ class Bandit:
     async def save(self, path: Path):
         (path / "bandit.json").write_text(json.dumps([self.logits.tolist(), self.updates]))
 
-    async def load(self, path: Path):
+    async def load(self, path: Path, *, optimizer: bool = True):
         logits, self.updates = json.loads((path / "bandit.json").read_text())
         self.logits = np.array(logits)
 

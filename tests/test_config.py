@@ -6,9 +6,8 @@ import sys
 import pytest
 
 from peergrad import UserError
-from peergrad.config import PRESETS, TrainConfig, preset
+from peergrad.config import PRESETS, TrainConfig, changed, flat, from_file, preset, to_toml
 from peergrad.debate.protocols import Parallel, Sequential
-from peergrad.settings import changed, flat, from_file, to_toml
 
 
 def test_10_presets():  # SPEC 10

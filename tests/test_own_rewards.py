@@ -10,6 +10,7 @@ import pytest
 
 from peergrad import Question, RewardRules, Run, UserError, dump, load, score
 from peergrad.cli.eval import _trained_on, base_settings
+from peergrad.config import changed
 from peergrad.debate.imports import imported
 from peergrad.learn.train import LearnRules
 from peergrad.measure.counts import truth_of
@@ -18,7 +19,6 @@ from peergrad.measure.preflight import Sample, gates
 from peergrad.measure.rescore import rescore, verdict
 from peergrad.runs.export import export
 from peergrad.runs.folder import Progress
-from peergrad.settings import changed
 from peergrad.tasks.base import Questions
 from peergrad.tasks.open import regrade
 from peergrad.web.report import report

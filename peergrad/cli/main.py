@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import tyro
 
 from peergrad import __version__
-from peergrad.config import PRESETS, TrainConfig, from_folder, preset
+from peergrad.config import PRESETS, TrainConfig, changed, flat, from_file, from_folder, preset, read_settings
 from peergrad.debate.config import has_own_settings, with_protocol
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
 from peergrad.learn.train import Stopped
 from peergrad.runs.models import run_of, trained_engine
-from peergrad.settings import changed, flat, from_file, read_settings
 from peergrad.tasks.open import is_own_task
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import Annotated, Literal
 import tyro
 
 from peergrad.cli.main import Inline, say
+from peergrad.config import check
 from peergrad.debate.bounds import Range
 from peergrad.debate.errors import UserError
 from peergrad.engines.base import EngineConfig
 from peergrad.engines.shared.addresses import is_loopback
-from peergrad.settings import check
 
 KEY_ENV = "PEERGRAD_SERVE_KEY"
 _BACKLOG = 2048

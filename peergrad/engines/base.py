@@ -37,7 +37,8 @@ class EngineConfig:
     base_url: Annotated[str | None, RESUMABLE] = None
     """Where the server is, if not the hosted one: of engine tinker, or of an API that speaks OpenAI's protocol (…/v1)."""
     model: str = "smollm2"
-    """An alias (smollm2), a hub id, a folder, or a GGUF file; to evaluate also a run, an adapter, or NAME@URL."""
+    """An alias (smollm2), a hub id, a folder, a GGUF file, or what was trained before: RUN, RUN@STEP, an adapter's folder;
+    where nothing is trained also NAME@URL."""
     device: Annotated[str | None, RESUMABLE] = None
     """Where it runs, such as cpu or cuda; unset, a GPU if there is one."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None

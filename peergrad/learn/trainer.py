@@ -64,8 +64,8 @@ class Trainer(typing.Protocol):
         """Write everything needed to go on exactly from here."""
         ...
 
-    async def load(self, path: Path) -> None:
-        """Go on from what ``save`` wrote."""
+    async def load(self, path: Path, *, optimizer: bool = True) -> None:
+        """Go on from what ``save`` wrote; without ``optimizer``, begin with its weights, or those of another adapter."""
         ...
 
     async def close(self, *, failed: bool = False) -> None:

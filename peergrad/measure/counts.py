@@ -67,6 +67,12 @@ def final_grades(debate: Debate, grades: Sequence[Grade], rounds: int | None = N
     return [last.get(agent, UNANSWERED) for agent in range(debate.agents)]
 
 
+def final_answers(debates: Sequence[Debate], grade: Grader, rounds: int | None = None) -> list[list[Grade]]:
+    """The last answer of each agent of each debate, or the last within so many rounds."""
+    graded = zip(debates, turn_grades(debates, grade), strict=True)
+    return [final_grades(debate, grades, rounds) for debate, grades in graded]
+
+
 def share_right(answers: Sequence[Grade]) -> float | None:
     """The share of right answers among those that could be graded in time; ``None`` if there are none."""
     graded = [answer.right for answer in answers if answer.right is not None]

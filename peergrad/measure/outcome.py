@@ -11,6 +11,7 @@ from typing import Any, Literal
 from peergrad.debate.types import Debate
 from peergrad.measure.counts import (
     Counts,
+    final_answers,
     final_grades,
     form_counts,
     share_right,
@@ -53,11 +54,11 @@ def direct_outcome(
     ids: Sequence[str], direct: Debates, samples: Sequence[Debates], k: int, grade: Grader, by: Cost
 ) -> Outcome:
     """The likeliest answer, and the first k of independent ones, if there are any: pass@k, avg@k, cons@k."""
-    answers = [[answer] for answer in _last_answers(direct, grade)]
+    answers = final_answers(direct, grade)
     values = {"direct/correct": list(map(share_right, answers)), "direct/format": _each(_share_found, answers)}
     tokens = {"direct/correct": [_tokens([debate], by) for debate in direct]}
     if any(samples):
-        drawn = [_last_answers(debates[:k], grade) for debates in samples]
+        drawn = [_answers(debates[:k], grade) for debates in samples]
         values |= _at_k(drawn, k, "direct")
         tokens[f"direct/cons@{k}"] = [_tokens(debates[:k], by) for debates in samples]
         answers = [first + more for first, more in zip(answers, drawn, strict=True)]
@@ -101,18 +102,15 @@ def _bought_outcome(
     """The vote of as many independent answers, or chains of somebody alone, as the debates' tokens buy."""
     prices = [[_tokens([one], by) for one in answers] for answers in drawn]
     bought = [answers[:most] for answers, most in zip(drawn, affordable(prices, budgets), strict=True)]
-    values = _each(vote_is_right, [_last_answers(answers, grade) for answers in bought])
+    values = _each(vote_is_right, [_answers(answers, grade) for answers in bought])
     tokens = [_tokens(answers, by) for answers in bought]
-    counts = [_chain_counts(way, answers, grade) for answers in bought]
+    counts: list[Counts] = []
+    for chains in bought:  # right→wrong and wrong→right of somebody who sees only itself, and what was not graded in time
+        graded = list(zip(chains, turn_grades(chains, grade), strict=True))
+        flips = total(vote_counts(score(chain), grades) for chain, grades in graded)
+        flips = {f"{way}/{name}": count for name, count in flips.items() if name.startswith("flips/")}
+        counts.append(flips | total(_timed_out(grades) for _, grades in graded))
     return Outcome(tuple(ids), {f"{way}/majority": values}, {f"{way}/majority": tokens}, counts)
-
-
-def _chain_counts(way: str, chains: Debates, grade: Grader) -> Counts:
-    """Right→wrong and wrong→right of somebody who sees only itself, and what could not be graded in time."""
-    graded = list(zip(chains, turn_grades(chains, grade), strict=True))
-    counts = total(vote_counts(score(chain), grades) for chain, grades in graded)
-    flips = {f"{way}/{name}": count for name, count in counts.items() if name.startswith("flips/")}
-    return flips | total(_timed_out(grades) for _, grades in graded)
 
 
 def seat_outcome(ids: Sequence[str], by_seat: Sequence[Debates], grade: Grader) -> Outcome:
@@ -184,7 +182,8 @@ def compared(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, A
     rows: dict[str, Any] = {}
     for name in first["values"]:
         if name in second["values"]:
-            a, b = (_over(result, name, shared) for result in (first, second))
+            by_name = (dict(zip(one["questions"], one["values"][name], strict=True)) for one in (first, second))
+            a, b = ([values[question] for question in shared] for values in by_name)
             intervals = _as_lists({"first": mean(a), "second": mean(b), "difference": difference(b, a)})
             if len(intervals) == 3:
                 pairs = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
@@ -192,19 +191,14 @@ def compared(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, A
     return {"questions": shared, "rows": rows}
 
 
-def _over(result: Mapping[str, Any], name: str, questions: Sequence[str]) -> Values:
-    at = dict(zip(result["questions"], result["values"][name], strict=True))
-    return [at[question] for question in questions]
-
-
 def _as_lists(intervals: Mapping[str, Interval | None]) -> dict[str, Any]:
     """Those that there are, as JSON knows them."""
     return {name: [one.value, one.low, one.high] for name, one in intervals.items() if one}
 
 
-def _last_answers(debates: Debates, grade: Grader) -> list[Grade]:
+def _answers(debates: Debates, grade: Grader) -> list[Grade]:
     """The final answer of each debate of one agent."""
-    return [final_grades(debate, grades)[0] for debate, grades in zip(debates, turn_grades(debates, grade), strict=True)]
+    return [answers[0] for answers in final_answers(debates, grade)]
 
 
 def _timed_out(answers: Sequence[Grade]) -> Counts:

@@ -11,7 +11,16 @@ from peergrad.debate.types import Debate
 from peergrad.learn.advantages import advantages, has_signal
 from peergrad.learn.train import LearnRules
 from peergrad.learn.trainer import RETRIED, StepStats
-from peergrad.measure.counts import final_grades, form_counts, share_right, shares, total, truth_of, turn_grades, vote_counts
+from peergrad.measure.counts import (
+    final_answers,
+    form_counts,
+    share_right,
+    shares,
+    total,
+    truth_of,
+    turn_grades,
+    vote_counts,
+)
 from peergrad.measure.history import retried
 from peergrad.measure.statistics import Interval, difference, mean, ratio
 from peergrad.reward.rewards import RewardRules, Scored, score
@@ -51,7 +60,7 @@ def gates(sample: Sample, task: Task, rules: LearnRules) -> list[Gate]:
     """Every gate, in the order in which it makes sense to mend things."""
     truth = truth_of(task.grade)
     scored = [score(debate, rules.reward, truth(debate)) for debate in sample.debates]
-    solves = [_solves(sample.answers, task), *_in_debate(sample, task)] if task.known else []
+    solves = _solves(sample, task) if task.known else []
     about_votes = [_votes(scored), _copied(scored), *([_judgement(scored, task)] if task.known else [])]
     if not rules.reward.needs_votes:
         about_votes = [replace(gate, verdict="warn") if gate.verdict == "fail" else gate for gate in about_votes]
@@ -79,23 +88,19 @@ def finite(stats: StepStats | None) -> Gate:
 _EASIER = "Take easier questions or a stronger model, or warm-start on right solutions (--warm-steps, --warm-from)."
 
 
-def _solves(answers: Sequence[Debate], task: Task) -> Gate:
-    """A model that is never right can't be shown what right looks like, one that always is has nothing to learn."""
-    alone = mean([share for share in _first_right(answers, task).values() if share is not None])
-    return _share("solves alone", alone, 0.05, "at least 5 %", _EASIER, at_least=True)
+def _solves(sample: Sample, task: Task) -> list[Gate]:
+    """Whether the model is right alone, keeps that in debate, and how often an agent is right in the end.
 
-
-def _in_debate(sample: Sample, task: Task) -> list[Gate]:
-    """Whether debating keeps what the model can do alone, and how often an agent is right in the end."""
+    A model that is never right can't be shown what right looks like.
+    """
     alone, debated = _first_right(sample.answers, task), _first_right(sample.debates, task)
     both = [name for name in debated if name in alone]
-    lost = difference([debated[name] for name in both], [alone[name] for name in both])
     known = [debate for debate in sample.debates if debate.question.known]
-    ends = [final_grades(debate, grades) for debate, grades in zip(known, turn_grades(known, task.grade), strict=True)]
     k = max((debate.agents for debate in known), default=0)
-    once = mean([float(any(grade.correct for grade in of_one)) for of_one in ends])
+    once = mean([float(any(grade.correct for grade in answers)) for answers in final_answers(known, task.grade)])
     return [
-        _points_lost(lost),
+        _share("solves alone", mean([*alone.values()]), 0.05, "at least 5 %", _EASIER, at_least=True),
+        _points_lost(difference([debated[name] for name in both], [alone[name] for name in both])),
         _share(f"right at least once in {k} agents of a debate (pass@{k})", once, 0.2, "more than 20 %", _EASIER),
     ]
 
@@ -103,8 +108,8 @@ def _in_debate(sample: Sample, task: Task) -> list[Gate]:
 def _first_right(debates: Sequence[Debate], task: Task) -> dict[str, float | None]:
     """The share of right answers among the first of every agent, by question."""
     known = [debate for debate in debates if debate.question.known]
-    grades = zip(known, turn_grades(known, task.grade), strict=True)
-    return {debate.question.id: share_right(final_grades(debate, of_one, rounds=1)) for debate, of_one in grades}
+    first = final_answers(known, task.grade, rounds=1)
+    return {debate.question.id: share_right(answers) for debate, answers in zip(known, first, strict=True)}
 
 
 def _points_lost(lost: Interval | None) -> Gate:
@@ -128,8 +133,7 @@ def _copied(scored: Sequence[Scored]) -> Gate:
         return Gate(name, "pass", "no vote in words", needed)
     passed = share.value <= 0.2
     advice = "Such votes say nothing about answers: take --protocol ballot, or prompts of your own (--prompts)."
-    measured = f"{share.value:.0%} ({100 * share.low:.0f}–{100 * share.high:.0f})"
-    return Gate(name, "pass" if passed else "fail", measured, needed, "" if passed else advice, share)
+    return Gate(name, "pass" if passed else "fail", _percent(share), needed, "" if passed else advice, share)
 
 
 def _votes(scored: Sequence[Scored]) -> Gate:
@@ -239,6 +243,9 @@ def _share(name: str, share: Interval | None, threshold: float, needed: str, adv
     if share is None:
         return Gate(name, "unknown", "nothing to measure", needed, "Ask more questions.")
     passed = share.value >= threshold if at_least else share.value > threshold
-    measured = f"{share.value:.0%} ({100 * share.low:.0f}–{100 * share.high:.0f})"
     unsure = share.low <= threshold <= share.high
-    return Gate(name, "pass" if passed else "fail", measured, needed, "" if passed else advice, share, unsure)
+    return Gate(name, "pass" if passed else "fail", _percent(share), needed, "" if passed else advice, share, unsure)
+
+
+def _percent(share: Interval) -> str:
+    return f"{share.value:.0%} ({100 * share.low:.0f}–{100 * share.high:.0f})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
@@ -18,8 +18,7 @@ from peergrad.debate.types import Debate, Question
 from peergrad.learn.advantages import Values, advantages, has_signal
 from peergrad.measure.counts import final_grades, known_grades, vote_right
 from peergrad.measure.statistics import Interval, correlation, correlation_difference, ratio
-from peergrad.reward.rewards import RewardRules, Scored, nobody_knows, score_votes
-from peergrad.reward.stream import Stream
+from peergrad.reward.rewards import RewardRules, Scored, score_votes
 from peergrad.reward.tally import Ballots, SelfVotes, Tally, tally
 from peergrad.tasks.base import Grade, Grader
 from peergrad.tasks.open import gradable, regrade
@@ -132,20 +131,21 @@ def rescore(
     ``own`` are import paths of rewards to compare with the built-in ones. ``known``: which questions ``grade`` can grade.
     """
     named = candidates(rules, own)
-    names = list(named)
-    rows = list(_rows(debates, named, grade, known))
-    same = [name for name, of in LITERAL.items() if not _differ(rows, names.index(name), names.index(of))]
+    names, rows, rest = list(named), list[_Row](), iter(debates)
+    while some := list(islice(rest, _AT_ONCE)):
+        rows += [_row(*one, named) for one in zip(some, known_grades(some, grade, known), strict=True)]
+    same = [name for name, of in LITERAL.items() if all(row.alike(names.index(name), names.index(of)) for row in rows)]
     compared = [i for i, name in enumerate(names) if name not in same]
     streams = dict.fromkeys(name for row in rows for name in row.streams if name not in same)
     with_known = [row for row in rows if row.known.any()]
     mixed = [row for row in with_known if len(set(row.right_A[row.known])) == 2]
-    follows, best, lead = _truth(mixed, compared, [i for i in compared if names[i] not in CONTROLS])
+    best, follows, lead = _truth(mixed, compared, [i for i in compared if names[i] not in CONTROLS])
     rewards = [
         Reward(
             names[i],
             follows.get(i),
             _share(rows, [row.signal_C[i] for row in rows]),
-            _share(with_known, [_top_right(row, i) for row in with_known]),
+            _share(with_known, [row.top_right(i) for row in with_known]),
         )
         for i in compared
     ]
@@ -213,35 +213,35 @@ class _Row:
     def known(self) -> NDArray[np.bool_]:
         return ~np.isnan(self.right_A)
 
+    def alike(self, i: int, j: int) -> bool:
+        """Whether two candidates give the same numbers."""
+        equal = np.allclose(self.rewards_CA[i], self.rewards_CA[j], rtol=0, atol=_NOTHING)
+        return equal and self.signal_C[i] == self.signal_C[j]
 
-def _rows(
-    debates: Iterable[Debate], named: Mapping[str, RewardRules], grade: Grader, known: Callable[[Question], bool]
-) -> Iterator[_Row]:
-    rest = iter(debates)
-    while some := list(islice(rest, _AT_ONCE)):
-        for debate, grades in zip(some, known_grades(some, grade, known), strict=True):
-            yield _row(debate, named, grades)
+    def top_right(self, i: int) -> float:
+        """Whether the agent with the highest reward is right; averaged over equally high ones."""
+        rewards_A, right_A = self.rewards_CA[i, self.known], self.right_A[self.known]
+        return float(right_A[rewards_A >= rewards_A.max() - _NOTHING].mean())
 
 
-def _row(debate: Debate, named: Mapping[str, RewardRules], grades: Sequence[Grade] | None) -> _Row:
+def _row(debate: Debate, grades: Sequence[Grade] | None, named: Mapping[str, RewardRules]) -> _Row:
     """One debate under each of the named rules, its votes counted once for each way of counting."""
 
     @cache
     def votes(self_votes: SelfVotes, ballots: Ballots) -> Tally:
         return tally(debate, self_votes=self_votes, ballots=ballots)
 
-    right = None if grades is None else [grade.right for grade in grades]
+    right = [None] * len(debate.turns) if grades is None else [grade.right for grade in grades]
     final = [None] * debate.agents if grades is None else [grade.right for grade in final_grades(debate, grades)]
-    truth = nobody_knows if right is None else right.__getitem__
-    scored = {name: score_votes(debate, votes(of.self_votes, of.ballots), of, truth) for name, of in named.items()}
-    centred = {name: advantages([one])[0] for name, one in scored.items()}
+    of_rules = [score_votes(debate, votes(of.self_votes, of.ballots), of, right.__getitem__) for of in named.values()]
+    centred = [advantages([one])[0] for one in of_rules]
     return _Row(
         (debate.question.dataset, debate.question.id),
         grades,
         np.array(final, np.float64),
-        np.array([_per_agent(scored[name], centred[name]) for name in named]),
-        [has_signal(scored[name].streams, centred[name]) for name in named],
-        {name: _turn_values(stream, tallied, right) for name, stream, tallied in _streams(scored)},
+        np.array([_per_agent(*one) for one in zip(of_rules, centred, strict=True)]),
+        [has_signal(scored.streams, values) for scored, values in zip(of_rules, centred, strict=True)],
+        _turn_values(dict(zip(named, of_rules, strict=True)), right),
     )
 
 
@@ -258,24 +258,18 @@ def _per_agent(scored: Scored, centred: Sequence[Values]) -> list[float]:
     return totals
 
 
-def _streams(scored: Mapping[str, Scored]) -> Iterator[tuple[str, Stream, Tally]]:
-    """The streams to look at by themselves, each with the votes it was made of."""
+def _turn_values(scored: Mapping[str, Scored], right: Sequence[bool | None]) -> dict[str, _TurnValues]:
+    """The streams to look at by themselves, with what each should reward: being right, or voting for who is."""
+    values: dict[str, _TurnValues] = {}
     for candidate, one in scored.items():
         for stream in one.streams:
-            own = f"{candidate} {stream.name}" if is_import_path(candidate) else None
-            name = own or STREAMS.get((candidate, stream.name))
+            name = f"{candidate} {stream.name}" if is_import_path(candidate) else STREAMS.get((candidate, stream.name))
             if name and stream.unit == "turn" and stream.follows:
-                yield name, stream, one.tally
-
-
-def _turn_values(stream: Stream, tallied: Tally, right: Sequence[bool | None] | None) -> _TurnValues:
-    """A stream turn by turn, with what it should reward: being right, or voting for who is."""
-    varies = len({value for value in stream.values if value is not None}) > 1
-    if right is None:
-        return _TurnValues(varies)
-    should = right if stream.follows == "solution" else _vote_accuracy(tallied, right)
-    both = zip(stream.values, should, strict=True)
-    return _TurnValues(varies, [(x, float(y)) for x, y in both if x is not None and y is not None])
+                should = right if stream.follows == "solution" else _vote_accuracy(one.tally, right)
+                both = zip(stream.values, should, strict=True)
+                pairs = [(x, float(y)) for x, y in both if x is not None and y is not None]
+                values[name] = _TurnValues(len({*stream.values} - {None}) > 1, pairs)
+    return values
 
 
 def _vote_accuracy(tallied: Tally, right: Sequence[bool | None]) -> list[float | None]:
@@ -289,32 +283,18 @@ def _vote_accuracy(tallied: Tally, right: Sequence[bool | None]) -> list[float |
 
 def _truth(
     mixed: Sequence[_Row], compared: Sequence[int], contest: Sequence[int]
-) -> tuple[dict[int, Interval], int | None, dict[int, Interval]]:
-    """By candidate, its correlation with being right, within debates; the best of those in the contest, and its lead over
-    the others.
+) -> tuple[int | None, dict[int, Interval], dict[int, Interval]]:
+    """The candidate in the contest that follows the truth best; by candidate, its correlation with being right, within
+    debates; and by how much the best is ahead of the others in the contest.
     """
     xy_CQ, xx_CQ, yy_Q = _sums(mixed, [(row.rewards_CA[:, row.known], row.right_A[row.known]) for row in mixed])
     follows = {i: interval for i in compared if mixed and (interval := correlation(xy_CQ[i], xx_CQ[i], yy_Q))}
     known = [i for i in contest if i in follows]
     best = max(known, key=lambda i: follows[i].value, default=None)
     if best is None:
-        return follows, None, {}
+        return None, follows, {}
     gaps = {i: correlation_difference((xy_CQ[best], xx_CQ[best]), (xy_CQ[i], xx_CQ[i]), yy_Q) for i in known if i != best}
-    return follows, best, {i: gap for i, gap in gaps.items() if gap}
-
-
-def _differ(rows: Sequence[_Row], i: int, j: int) -> bool:
-    """Whether two candidates give different numbers in some debate."""
-    return any(
-        row.signal_C[i] != row.signal_C[j] or not np.allclose(row.rewards_CA[i], row.rewards_CA[j], rtol=0, atol=_NOTHING)
-        for row in rows
-    )
-
-
-def _top_right(row: _Row, i: int) -> float:
-    """Whether the agent with the highest reward is right; averaged over equally high ones."""
-    rewards_A, right_A = row.rewards_CA[i, row.known], row.right_A[row.known]
-    return float(right_A[rewards_A >= rewards_A.max() - _NOTHING].mean())
+    return best, follows, {i: gap for i, gap in gaps.items() if gap}
 
 
 def _turn_stream(name: str, rows: Sequence[_Row]) -> TurnStream:

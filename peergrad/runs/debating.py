@@ -7,11 +7,12 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from peergrad.config import DebatesConfig
+from peergrad.config import ApiConfig, DebateConfig, EngineConfig, TaskConfig, check, flat
+from peergrad.debate.bounds import RESUMABLE, Range
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.imports import is_import_path
 from peergrad.debate.play import play_all
@@ -24,10 +25,42 @@ from peergrad.engines.shared.meter import Spent
 from peergrad.runs import files
 from peergrad.runs.models import ModelPool, ModelRef, keys_of, model_ref, policy_of
 from peergrad.runs.watch import Watcher
-from peergrad.settings import flat
 from peergrad.tasks.files import name_of
 
 WEAK = LOCAL.default_model
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeatsConfig:
+    """Who holds which seat, and where the debates are kept."""
+
+    seat: tuple[str, ...] = ()
+    """SEAT=MODEL, for a seat that the model does not hold: 0=gpt-x@https://…, 1=./checkpoint. Seats count from 0."""
+    judge: str | None = None
+    """A model that does not debate: it sees the final solutions and votes, and its votes count."""
+    style: Literal["open", "boxed"] = "open"
+    """Of typed questions: boxed asks for the final answer in \\boxed{}, so that answers can be compared."""
+    questions: Annotated[int, Range(0)] = 0
+    """Only so many questions of the task, from the first; 0 is all."""
+    out: Annotated[Path | None, RESUMABLE] = None
+    """The transcript, a .jsonl file; unset, one in debates/. The same command resumes what is there."""
+    seed: Annotated[int, Range(0, 2**63 - 1)] = 0
+    """Another seed makes another debate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DebatesConfig:
+    """Debates for their own sake, without training. No model is the small built-in one."""
+
+    debate: DebateConfig = field(default_factory=lambda: DebateConfig(max_tokens=512))
+    seats: SeatsConfig = field(default_factory=SeatsConfig)
+    task: TaskConfig = field(default_factory=lambda: TaskConfig(task=""))
+    engine: EngineConfig = field(default_factory=lambda: EngineConfig(model=""))
+    api: ApiConfig = field(default_factory=ApiConfig)
+
+    def __post_init__(self) -> None:
+        check(self)
+        self.debate.build()
 
 
 @dataclass(frozen=True)

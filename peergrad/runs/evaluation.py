@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import math
 import time
@@ -13,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from peergrad.config import EvalConfig
+from peergrad.config import EvalConfig, flat
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocol import BaseProtocol, playable
@@ -21,7 +20,6 @@ from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Sampler, Seats, all_of
 from peergrad.debate.transcript import dump
 from peergrad.debate.types import Debate, Question
-from peergrad.engines.base import Engine
 from peergrad.engines.registry import engine_of
 from peergrad.engines.shared.meter import Meter, Spent
 from peergrad.measure.outcome import (
@@ -36,9 +34,8 @@ from peergrad.measure.outcome import (
     seat_outcome,
 )
 from peergrad.runs import files
-from peergrad.runs.models import ModelPool, ModelRef, model_ref, policy_of, weights_of
+from peergrad.runs.models import ModelPool, ModelRef, model_ref, policy_of, weights_sha256
 from peergrad.runs.watch import Watcher
-from peergrad.settings import flat
 from peergrad.tasks.base import Task
 from peergrad.tasks.open import fingerprint, left_out
 
@@ -68,8 +65,8 @@ class EvalPlan:
             "model": self.config.engine.model,
             "base": self.policy.base,
             "server": self.policy.url,
-            "adapter_sha256": _weights(self.policy, engine_of(self.config.engine)),
-            "opponent_sha256": _weights(self.opponent, engine_of(self.config.engine)),
+            "adapter_sha256": weights_sha256(self.policy, engine_of(self.config.engine)),
+            "opponent_sha256": self.opponent and weights_sha256(self.opponent, engine_of(self.config.engine)),
             "task": self.task.name,
             "questions_sha256": fingerprint(self.questions),
             "asked": len(self.questions),
@@ -294,17 +291,6 @@ class _Evaluation:
             why = next(iter(self.dropped.values()), "nothing was played")
             raise EngineError(f"no question was answered in full; the first because: {why}")
         return ids
-
-
-def _weights(ref: ModelRef | None, engine: Engine) -> str | None:
-    """A hash of a model's adapter, which training may change; base models are taken to stay what they are."""
-    if ref is None or ref.adapter is None:
-        return None
-    path = weights_of(ref.adapter, engine)
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise UserError(f"model: {path} can't be read ({error.strerror})") from None
 
 
 def read_result(path: Path) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from peergrad.config import TrainConfig, from_folder
+from peergrad.config import TrainConfig, flat, from_folder
 from peergrad.debate.errors import UserError
 from peergrad.reward.rewards import BUILT_IN
 from peergrad.runs import files
 from peergrad.runs.folder import Progress, Run
-from peergrad.settings import flat
+from peergrad.runs.models import base_of
 
 _CARD = """\
 ---
@@ -51,22 +51,19 @@ def export(run: Run, to: Path, step: int | None = None) -> Path:
     checkpoints = run.checkpoints()
     if not checkpoints:
         raise UserError(f"{run.path}: has no checkpoint yet")
-    at = checkpoints[-1] if step is None else Progress(step)
-    if at not in checkpoints:
-        there = ", ".join(str(one.step) for one in checkpoints if not one.warm)
-        raise UserError(f"step: there is no checkpoint of step {step}; there are {there}")
+    source = run.folder(at := checkpoints[-1] if step is None else Progress(step))
     try:
         if to.exists() and (not to.is_dir() or any(to.iterdir())):
             raise UserError(f"to: {to} is not empty; give a new folder")
     except (OSError, ValueError) as error:
         raise UserError(f"to: {to} can't be used ({error}); give a new folder") from None
-    source = run.folder(at)
     if not (source / "adapter_model.safetensors").exists():
         raise UserError(f"{source}: its weights are with the service, which gives them out; tinker.json there says where")
     config, facts = from_folder(TrainConfig(), run.path), run.facts
-    model, reward = config.engine.model, config.learn.reward.reward
+    model, reward = base_of(run), config.learn.reward.reward
     about = {name: facts.get(name) for name in ("task", "questions", "questions_sha256")}
     about |= {"name": f"{run.path.resolve().name}-step-{at.step}", "step": at.step, "folder": to}
+    about["model"] = model
     about["only"] = ", and the votes were the only reward" if reward in BUILT_IN else ""
     about["note"] = "" if "/" in model else _ALIAS.format(model=model)
     card = _CARD.format_map(flat(config) | about)

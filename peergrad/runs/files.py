@@ -11,12 +11,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from peergrad.config import from_folder
+from peergrad.config import flat, from_folder, markers, to_toml
 from peergrad.debate.bounds import Resumable
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.transcript import load
 from peergrad.debate.types import Debate
-from peergrad.settings import flat, markers, to_toml
 
 Warn = Callable[[str], None]
 

@@ -137,6 +137,9 @@ class Run(WorkFolder):
     def folder(self, at: Progress) -> Path:
         """Where a checkpoint lies; raises ``UserError`` if it is not whole."""
         folder = self.path / "checkpoints" / at.name
+        if at not in (there := self.checkpoints()):
+            steps = ", ".join(str(one.step) for one in there if not one.warm)
+            raise UserError(f"step: {self.path} has no checkpoint of step {at.step}; there are {steps or 'none'}")
         try:
             state = json.loads((folder / "state.json").read_bytes())
             for name, sum_ in state["sha256"].items():

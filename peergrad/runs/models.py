@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -21,7 +22,9 @@ from peergrad.engines.base import Engine, Model, OnText, Setup
 from peergrad.engines.registry import API, ENGINES, builtin_engine, engine_of, open_engine
 from peergrad.engines.shared.addresses import check_address, host, is_loopback
 from peergrad.engines.shared.meter import Meter
-from peergrad.runs.folder import Run
+from peergrad.runs.folder import Progress, Run
+
+_RUN_AT_STEP = re.compile(r"(.+)@(\d{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,8 @@ def policy_of(engine: EngineConfig) -> ModelRef:
 
 
 def model_ref(name: str, url: str | None = None) -> ModelRef:
-    """The model of a name: of a run (its newest checkpoint), a checkpoint, an exported adapter, or a model by itself.
+    """The model of a name: of a run (RUN, its newest checkpoint, or RUN@STEP), a checkpoint, an exported adapter, or a model
+    by itself.
 
     ``NAME@http://…`` is a model of that server, and so is any name where ``url`` is given.
     """
@@ -59,9 +63,10 @@ def model_ref(name: str, url: str | None = None) -> ModelRef:
             raise UserError(f"model: the run in {path} has no checkpoint yet; train it, or name its base model")
         checkpoint = newest[1] if newest else path
         if not checkpoint.is_dir():
-            return ModelRef(name)
-        # The base model as the person named it, which may be relative to where they were; an adapter says the same.
-        return ModelRef(from_folder(TrainConfig(), run.path).engine.model, checkpoint)
+            if not (at := _RUN_AT_STEP.fullmatch(name)):
+                return ModelRef(name)
+            checkpoint = run.folder(Progress(int(at[2])))
+        return ModelRef(base_of(run), checkpoint)
     try:
         config = path / "adapter_config.json"
         if not config.exists():
@@ -75,12 +80,18 @@ def model_ref(name: str, url: str | None = None) -> ModelRef:
 
 
 def run_of(name: str) -> Run | None:
-    """The run that a run's or a checkpoint's folder belongs to."""
-    path = Path(name)
-    for folder in (path, path.parent.parent if path.parent.name == "checkpoints" else path):
+    """The run that is meant by its folder, a checkpoint's folder, or RUN@STEP."""
+    path, at = Path(name), _RUN_AT_STEP.fullmatch(name)
+    for folder in (path, path.parent.parent if path.parent.name == "checkpoints" else path, Path(at[1]) if at else path):
         if Run(folder).exists:
             return Run(folder)
     return None
+
+
+def base_of(run: Run) -> str:
+    """A run's base model, as the person named it, which may be relative to where they were."""
+    base = run.facts.get("base")  # a run that starts with another's adapter names that as its model
+    return base if isinstance(base, str) else from_folder(TrainConfig(), run.path).engine.model
 
 
 def trained_engine(trained: EngineConfig, base_url: str | None, engine: str | None) -> dict[str, Any]:
@@ -115,15 +126,39 @@ def keys_of(api: ApiConfig) -> dict[str, str]:
     return variables
 
 
-def weights_of(checkpoint: Path, engine: Engine) -> Path:
-    """The file that tells a checkpoint's weights from others. Checkpoints of another engine are refused."""
-    file = checkpoint / engine.weights_file
+def weights_of(ref: ModelRef, engine: Engine) -> Path | None:
+    """The file that tells an adapter's weights from others. Adapters of another engine are refused, as are base models that
+    only the adapter's folder names, if they would have to be fetched.
+    """
+    if ref.adapter is None:
+        return None
+    check_base(ref, engine)
+    checkpoint, file = ref.adapter, ref.adapter / engine.weights_file
     other = next((one.name for one in ENGINES.values() if (checkpoint / one.weights_file).exists()), None)
     if other and other != engine.name and not file.is_file():
         raise UserError(f"model: the weights in {checkpoint} are of the engine {other}; give engine {other}")
     if not engine.weights_file:
         raise UserError(f"model: {engine.name} has no checkpoints, so it can't answer by {checkpoint}; name another model")
     return file
+
+
+def weights_sha256(ref: ModelRef, engine: Engine) -> str | None:
+    """A hash of a model's adapter, which training may change; base models are taken to stay what they are."""
+    path = weights_of(ref, engine)
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path else None
+    except OSError as error:
+        raise UserError(f"model: {path} can't be read ({error.strerror})") from None
+
+
+def check_base(ref: ModelRef, engine: Engine) -> None:
+    """Refuse to fetch a model because a folder names it, which may be somebody else's."""
+    from peergrad.engines.local.fetch.models import must_be_fetched
+
+    if engine in ENGINES.values() and must_be_fetched(ref.base):
+        base = visible(ref.base)
+        why = f"{ref.adapter} belongs to {base}, which is not on this machine, and is not fetched because a folder names it"
+        raise UserError(f"model: {why}; if you trust it: peergrad models --get {base}")
 
 
 class ModelPool:
@@ -161,8 +196,7 @@ class ModelPool:
     async def sampler(self, ref: ModelRef) -> Sampler:
         """A sampler of a model, to be given to ``play_all`` as it is."""
         engine = engine_of(self._setup.engine) if ref.url is None else API
-        if ref.adapter is not None:
-            weights_of(ref.adapter, engine)
+        weights_of(ref, engine)
         model = self._models.get((ref.base, ref.url))
         if model is None:
             # Not on this thread, which must hear signals.

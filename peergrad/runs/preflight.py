@@ -20,8 +20,8 @@ from peergrad.learn.trainer import StepStats, Trainer, joined, parts
 from peergrad.measure.counts import truth_of
 from peergrad.measure.preflight import Gate, Sample, finite, gates
 from peergrad.reward.rewards import Truth
-from peergrad.runs.models import ModelPool, policy_of
-from peergrad.runs.training import load_engine, plan_run
+from peergrad.runs.models import ModelPool, policy_of, weights_of
+from peergrad.runs.training import load_engine, load_policy, plan_run
 from peergrad.runs.watch import Watcher
 
 
@@ -81,8 +81,8 @@ async def check(
 
     async with ModelPool(config.engine, api, config.keep.seed, watch.say) as pool, contextlib.AsyncExitStack() as opened:
         if policy.url is None and engine.open_trainer:
-            watch.say(f"loading {config.engine.model}")
-            trainer = await asyncio.to_thread(load, config, watch.say)
+            weights_of(policy, engine)
+            trainer = await load_policy(config, policy, load, watch.say)
             opened.push_async_callback(trainer.close)
             batcher = Batcher(await trainer.sampler(), **engine.batching(config.engine))
             sampler: Sampler = await opened.enter_async_context(batcher)

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from peergrad.config import TrainConfig
+from peergrad.config import TrainConfig, changed, flat
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
 from peergrad.debate.play import Played, play_all
@@ -36,9 +36,9 @@ from peergrad.measure.history import Updates, retried
 from peergrad.measure.metrics import DebateBatch, Metrics, answer_metrics, measure
 from peergrad.reward.rewards import score
 from peergrad.runs.folder import Loggers, Progress, Run, metrics_line, open_loggers
+from peergrad.runs.models import ModelRef, base_of, check_base, policy_of, weights_sha256
 from peergrad.runs.skipped import save_skipped
 from peergrad.runs.watch import Watcher
-from peergrad.settings import flat
 from peergrad.tasks.arithmetic import teacher
 from peergrad.tasks.base import BUILT_IN, Task
 from peergrad.tasks.open import fingerprint, left_out, open_task
@@ -155,6 +155,48 @@ def load_engine(config: TrainConfig, say: Callable[[str], None] = lambda _: None
     return open_trainer(Setup(engine=config.engine, update=config.update, seed=config.keep.seed, say=say))
 
 
+async def load_policy(
+    config: TrainConfig,
+    start: ModelRef,
+    load: Callable[[TrainConfig, Callable[[str], None]], Trainer],
+    say: Callable[[str], None],
+    resumed: Path | None = None,
+) -> Trainer:
+    """The model a run trains: with the adapter that it starts with, if any, or as it was saved in a checkpoint."""
+    say(f"loading {start.base}")
+    if start.url is None:  # else the registry says that such a model can't learn
+        config = changed(config, {"model": start.base}, "model")
+    # Not on this thread, which must hear signals.
+    trainer = await asyncio.to_thread(load, config, say)
+    try:
+        if resumed:
+            await trainer.load(resumed)
+        elif start.adapter:
+            await trainer.load(start.adapter, optimizer=False)
+    except BaseException:
+        await trainer.close(failed=True)
+        raise
+    return trainer
+
+
+def _start(config: TrainConfig, run: Run, resumed: Path | None) -> tuple[ModelRef, dict[str, Any]]:
+    """The model that a run starts from, and what its folder is to say of it. A run with a checkpoint needs its base model
+    alone, whatever became of the run or adapter that it started from.
+    """
+    engine, before = engine_of(config.engine), run.facts if run.exists else {}
+    if resumed:
+        start = ModelRef(base_of(run), resumed)
+        if start.base != config.engine.model:
+            check_base(start, engine)
+        return start, {}
+    start = policy_of(config.engine)
+    sha256 = weights_sha256(start, engine)
+    if before.get("adapter_sha256", sha256) != sha256:
+        why = f"{config.engine.model} is gone, or has learned since the run in {run.path} began"
+        raise UserError(f"model: {why}; give another folder (out)")
+    return start, {"base": start.base, "start": start.adapter and str(start.adapter), "adapter_sha256": sha256}
+
+
 async def train_run(
     config: TrainConfig,
     watch: Watcher | None = None,
@@ -179,11 +221,12 @@ async def train_run(
         if newest and newest[0].step >= config.learn.steps and not _eval_missing(plan, run, newest[0]):
             watch.say(f"{run.path} is finished: {newest[0].step} steps. Raise steps to train on, or give another folder")
             return run
-        watch.say(f"loading {config.engine.model}")
-        # Not on this thread, which must hear signals. Nothing is written before it is known that there is such a model.
-        trainer = await asyncio.to_thread(load, config, watch.say)
+        # Nothing is written before it is known that there is such a model.
+        resumed = newest[1] if newest else None
+        start, about_start = _start(config, run, resumed)
+        trainer = await load_policy(config, start, load, watch.say, resumed)
         loggers = Loggers(open_loggers(config.keep.log_to, run.path, flat(config)), watch.warn)
-        run.begin(config, facts)
+        run.begin(config, facts | about_start)
         try:
             await _Training(plan, run, trainer, watch, loggers, stop).train(newest)
         finally:
@@ -215,7 +258,6 @@ class _Training:
         """Train from the newest checkpoint, if there is one."""
         at, folder = newest or (Progress(), None)
         if folder:
-            await self.trainer.load(folder)
             self.watch.say(f"resuming from {at.name} of {self.run.path}")
         self.run.forget_after(at, self.config.learn.max_staleness if folder else 0)
         if not folder:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice, zip_longest
 
 from peergrad.debate.types import Debate
-from peergrad.measure.counts import final_grades, truth_of, turn_grades
+from peergrad.measure.counts import final_answers, truth_of
 from peergrad.reward.rewards import RewardRules, Scored, score
 from peergrad.runs.folder import Run
 from peergrad.tasks.open import gradable, regrade
@@ -120,7 +120,7 @@ def _outcome(scored: Scored) -> str:
     readable = sum(turn.parsed.error is None for turn in debate.turns)
     words = [f"{readable} of {len(debate.turns)} readable", f"{votes} vote{'s' * (votes != 1)}"]
     if gradable(debate.question):
-        right = sum(grade.correct for grade in final_grades(debate, turn_grades([debate], regrade)[0]))
+        right = sum(grade.correct for grade in final_answers([debate], regrade)[0])
         words.append(f"{right} of {debate.agents} right")
     return ", ".join(words)
 

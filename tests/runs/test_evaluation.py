@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from peergrad import EngineError, UserError
-from peergrad.config import EvalConfig, preset
+from peergrad.config import EvalConfig, changed, preset
 from peergrad.debate.types import Question
 from peergrad.engines.scripted import Scripted
 from peergrad.measure.outcome import compared
@@ -24,7 +24,6 @@ from peergrad.runs.evaluation import EvalFolder, evaluate, plan, read_result
 from peergrad.runs.models import ModelRef, model_ref
 from peergrad.runs.training import train_run
 from peergrad.runs.watch import Watcher
-from peergrad.settings import changed
 from peergrad.tasks.arithmetic import arithmetic
 from peergrad.tasks.base import TIMED_OUT, Questions
 from peergrad.tasks.open import regrade

@@ -242,17 +242,19 @@ class Local:
         """Nothing to do: all of a checkpoint is in its folder."""
 
     async def load(self, path: Path, *, optimizer: bool = True) -> None:
-        """Resume from a checkpoint of ``save``; without ``optimizer``, from its weights alone."""
+        """Resume from a checkpoint of ``save``; without ``optimizer``, begin with the weights of any adapter."""
         await self._run_in_order(self._load, path, optimizer)
 
     def _load(self, path: Path, optimizer: bool) -> None:
         from safetensors.torch import load_file
 
-        names = ("adapter_model.safetensors", "optimizer.safetensors", "engine.json")
-        if missing := [name for name in names if not (path / name).exists()]:
-            raise UserError(f"{path}: is no checkpoint of the local engine ({', '.join(missing)} missing)")
-        moments = load_file(str(path / "optimizer.safetensors")) if optimizer else {}
-        seed = json.loads((path / "engine.json").read_text())["seed"]
+        moments, seed = dict[str, Tensor](), self.seed
+        if optimizer:
+            names = ("adapter_model.safetensors", "optimizer.safetensors", "engine.json")
+            if missing := [name for name in names if not (path / name).exists()]:
+                raise UserError(f"{path}: is no checkpoint of the local engine ({', '.join(missing)} missing)")
+            moments = load_file(str(path / "optimizer.safetensors"))
+            seed = json.loads((path / "engine.json").read_text())["seed"]
         with self._training:
             self._lora.load(path)  # the last step that can fail, so a policy is loaded completely or not changed
             self._adam.state.clear()

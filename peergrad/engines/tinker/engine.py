@@ -120,8 +120,10 @@ class Tinker:
                 run, _, name = state.removeprefix("tinker://").partition("/")
                 self._connection.delete(f"training_runs/{run}/checkpoints/{name}")
 
-    async def load(self, path: Path) -> None:
-        self._client = await self._restored(path, self._service.create_training_client_from_state_with_optimizer)
+    async def load(self, path: Path, *, optimizer: bool = True) -> None:
+        service = self._service
+        weights, all_ = service.create_training_client_from_state, service.create_training_client_from_state_with_optimizer
+        self._client = await self._restored(path, all_ if optimizer else weights)
 
     async def _restored(self, folder: Path, create: Callable[[str], tinker.TrainingClient]) -> tinker.TrainingClient:
         """A policy made from a checkpoint."""

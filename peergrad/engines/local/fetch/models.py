@@ -92,6 +92,17 @@ def resolve(name: str, *, say: Say = lambda _: None) -> Path:
     raise UserError(f"model: {name!r} {_suggestion(name, path)}")
 
 
+def must_be_fetched(name: str) -> bool:
+    """Whether a name means a model on the hub of which nothing is on this machine yet."""
+    if name in MODELS or not _HUB_ID.fullmatch(name) or Path(name).exists():
+        return False
+    try:
+        from huggingface_hub.constants import HF_HUB_CACHE
+    except ImportError:
+        return True
+    return not Path(HF_HUB_CACHE, f"models--{name.replace('/', '--')}").is_dir()
+
+
 def cache() -> Path:
     """Where converted models are kept: ``$PEERGRAD_CACHE``, or ``~/.cache/peergrad/models``."""
     return Path(os.environ.get("PEERGRAD_CACHE") or "~/.cache/peergrad/models").expanduser().absolute()

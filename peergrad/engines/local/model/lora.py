@@ -118,8 +118,6 @@ class Lora:
     def from_folder(decoder: Forward, folder: Path) -> Lora:
         """The adapter of a PEFT folder, whatever its rank and targets."""
         loaded, config = _read(folder)
-        if config.get("use_rslora") or config.get("use_dora") or config.get("rank_pattern") or config.get("alpha_pattern"):
-            raise UserError(f"{folder}: its adapter is no plain LoRA with one rank for all; merge it into the model first")
         kinds = {matrix.kind for matrix in _all_matrices(decoder) if _name(matrix, "lora_A") in loaded}
         if not kinds:
             raise UserError(f"{folder}: its adapter adds to no matrix of this model; was it trained on another one?")
@@ -131,11 +129,12 @@ class Lora:
     def load(self, folder: Path) -> None:
         """Load the weights of a saved adapter, which must have the same shape."""
         loaded, config = _read(folder)
-        alpha = config["lora_alpha"]
-        if alpha != self.rules.alpha:
-            raise UserError(f"{folder}: its adapter has alpha {alpha}, this run {self.rules.alpha}; use the same settings")
+        shape = ("alpha", config["lora_alpha"], self.rules.alpha), ("rank", config["r"], self.rules.rank)
+        for name, theirs, ours in shape:
+            if theirs != ours:
+                raise UserError(f"{name}: the adapter in {folder} has {theirs:g}, not {ours:g}; give {name} {theirs:g}")
         if {name: value.shape for name, value in loaded.items()} != {n: w.shape for n, w in self.weights.items()}:
-            raise UserError(f"{folder}: its adapter has another rank or other targets than this run; use the same settings")
+            raise UserError(f"{folder}: its adapter adds to other matrices than are trained here, or to another model's")
         for name, value in loaded.items():
             self.weights[name].copy_(value)
 
@@ -147,9 +146,12 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         config = json.loads((folder / "adapter_config.json").read_text())
         loaded = load_file(str(folder / "adapter_model.safetensors"))
-        return loaded, config | {"r": int(config["r"]), "lora_alpha": float(config["lora_alpha"])}
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        config |= {"r": int(config["r"]), "lora_alpha": float(config["lora_alpha"])}
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, SafetensorError) as error:
         raise UserError(f"{folder}: is no adapter that can be read ({error})") from None
+    if config.get("use_rslora") or config.get("use_dora") or config.get("rank_pattern") or config.get("alpha_pattern"):
+        raise UserError(f"{folder}: its adapter is no plain LoRA with one rank for all; merge it into the model first")
+    return loaded, config
 
 
 def _kinds(decoder: Forward, targets: Sequence[str]) -> set[str]:
