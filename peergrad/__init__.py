@@ -1,7 +1,6 @@
 """peergrad: train one language model by self-play debate, with the debaters' votes as the only reward."""
 
-from peergrad.config import TrainConfig, preset
-from peergrad.debate.config import with_protocol
+from peergrad.config import TrainConfig, preset, with_protocol
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.play import Played, play, play_all
 from peergrad.debate.protocol import BaseProtocol

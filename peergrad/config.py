@@ -5,24 +5,23 @@ Settings are nested frozen dataclasses, and names are unique over all sections.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import re
 import tomllib
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar
 
 from peergrad.debate.bounds import RESUMABLE, Above, Range
-from peergrad.debate.config import DebateConfig, has_own_settings, with_protocol
+from peergrad.debate.config import DebateConfig, defaults_of, has_own_settings, section_of
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
 from peergrad.debate.imports import own_functions
-from peergrad.debate.protocol import imported_protocol
+from peergrad.debate.protocol import BaseProtocol, imported_protocol
 from peergrad.debate.protocols import BUILT_IN
 from peergrad.engines.base import ApiConfig, EngineConfig, UpdateConfig
 from peergrad.learn.train import LearnRules
@@ -183,6 +182,32 @@ _BEFORE = {"reading": "strict", "order_shown": "seat", "voices": "votes", "form"
 """What folders mean that were written before there were these settings."""
 
 
+def with_protocol(config: T, protocol: str | BaseProtocol) -> T:
+    """Settings with another protocol, by its name or as it is: with its number of agents, its reward and, where it has any,
+    its own settings beside the usual ones. One's own is imported here.
+
+    Example: ``with_protocol(preset("demo"), "my_protocol:Panel")``
+    """
+    before: DebateConfig = config.debate  # type: ignore[attr-defined]
+    values: dict[str, Any] = {}
+    if isinstance(protocol, BaseProtocol):
+        if protocol.prompts:
+            raise UserError("prompts: settings name a folder of texts; put them there")
+        values = {field.name: getattr(protocol, field.name) for field in fields(protocol)} | {"prompts": None}
+    name = protocol.name if isinstance(protocol, BaseProtocol) else protocol
+    section = section_of(name) if has_own_settings(name) else DebateConfig
+    usual: dict[str, Any] = {field.name: getattr(before, field.name) for field in fields(DebateConfig)}
+    own = {field.name for field in fields(section)} - usual.keys()
+    if taken := own & (flat(config).keys() - flat(before).keys()):
+        raise UserError(f"protocol: {name!r} has a field {min(taken)}, which is another setting already; rename it")
+    usual["protocol"] = name
+    config = replace(config, debate=section(**usual))  # type: ignore[type-var]
+    values = {one: value for one, value in values.items() if one in own | usual.keys()}
+    if name != before.protocol:
+        values = defaults_of(name) | values
+    return changed(config, {one: value for one, value in values.items() if one in flat(config)}, f"protocol {name}")
+
+
 def from_folder(config: T, folder: Path) -> T:
     """The same with the settings that a folder keeps. No code that they name is imported: the settings of a protocol of
     somebody's own are passed over, unless a person has named it too.
@@ -195,6 +220,8 @@ def from_folder(config: T, folder: Path) -> T:
             config = with_protocol(config, protocol)
         known = flat(config)
         settings = {name: value for name, value in settings.items() if name in known}
+    if "schedule" in settings:  # as it was called
+        settings["lr_schedule"] = settings.pop("schedule")
     settings = {name: value for name, value in _BEFORE.items() if name in flat(config)} | settings
     return changed(config, settings, str(path))
 
@@ -227,7 +254,7 @@ def markers(config: Any, kind: type[M] | UnionType) -> dict[str, M]:
     """Markers of a kind, by the setting they stand beside: ``Annotated[int, marker]``."""
     beside: dict[str, Any] = {}
     for name, hint in typing.get_type_hints(type(config), include_extras=True).items():
-        if dataclasses.is_dataclass(section := getattr(config, name)):
+        if is_dataclass(section := getattr(config, name)):
             beside |= markers(section, kind)
         for marker in getattr(hint, "__metadata__", ()):
             if isinstance(marker, kind):
@@ -238,9 +265,9 @@ def markers(config: Any, kind: type[M] | UnionType) -> dict[str, M]:
 def flat(config: Any) -> dict[str, Any]:
     """Every setting by its name, whatever section it is in: names are unique."""
     settings: dict[str, Any] = {}
-    for one in dataclasses.fields(config):
+    for one in fields(config):
         value = getattr(config, one.name)
-        settings |= flat(value) if dataclasses.is_dataclass(value) else {one.name: value}
+        settings |= flat(value) if is_dataclass(value) else {one.name: value}
     return settings
 
 
@@ -252,13 +279,13 @@ def changed(config: T, settings: Mapping[str, Any], where: str) -> T:
         if name not in known:
             raise UserError(f"{where}: no setting is called {name!r}; {nearest(name, tuple(known))}")
     new: dict[str, Any] = {}
-    for one in dataclasses.fields(sections):
+    for one in fields(sections):
         value = getattr(config, one.name)
-        if dataclasses.is_dataclass(value):
+        if is_dataclass(value):
             new[one.name] = changed(value, {name: settings[name] for name in flat(value) if name in settings}, where)
         elif one.name in settings:
             new[one.name] = _checked(settings[one.name], types[one.name], one.name, where)
-    return dataclasses.replace(sections, **new)
+    return replace(sections, **new)
 
 
 def from_file(config: T, path: Path) -> T:
@@ -283,7 +310,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 def to_toml(config: Any) -> str:
     """All settings as a TOML file that ``from_file`` reads back to the same; unset ones are commented out."""
     lines: list[str] = []
-    for section in dataclasses.fields(config):
+    for section in fields(config):
         lines.append(f"[{section.name}]")
         for name, value in flat(getattr(config, section.name)).items():
             # JSON is TOML as far as settings go, but for one character.

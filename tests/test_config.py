@@ -6,8 +6,11 @@ import sys
 import pytest
 
 from peergrad import UserError
-from peergrad.config import PRESETS, TrainConfig, changed, flat, from_file, preset, to_toml
-from peergrad.debate.protocols import Parallel, Sequential
+from peergrad.cli.eval import base_settings as eval_settings
+from peergrad.cli.main import train_settings
+from peergrad.config import PRESETS, TrainConfig, changed, flat, from_file, from_folder, preset, to_toml, with_protocol
+from peergrad.debate.protocol import Recorded
+from peergrad.debate.protocols import Ballot, Parallel, Sequential
 
 
 def test_10_presets():  # SPEC 10
@@ -117,3 +120,62 @@ def test_dry_run_shows_and_loads_nothing(tmp_path):
     assert 'out = "runs/mine"' in done.stdout
     assert "tokens" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
+
+
+@pytest.mark.parametrize(
+    ("args", "wanted"),
+    [
+        (("--protocol", "ballot"), (8, "borda")),
+        (("--preset", "math-hard", "--protocol", "ballot"), (8, "borda")),
+        (("--preset", "classic", "--protocol", "parallel"), (3, "streams")),
+        (("--preset", "classic", "--protocol", "sequential"), (3, "win_rate")),
+        (("--preset", "math-hard", "--protocol", "direct"), (5, "streams")),
+        (("--config", "mine.toml"), (5, "borda")),
+        (("--config", "mine.toml", "--preset", "math"), (5, "borda")),
+        (("--config", "other.toml", "--protocol", "ballot"), (8, "streams")),
+    ],
+)
+def test_agents_and_reward_follow_the_protocol(tmp_path, monkeypatch, args, wanted):  # SPEC 10
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text('protocol = "ballot"\nagents = 5\n')
+    (tmp_path / "other.toml").write_text('reward = "streams"\n')
+    config = train_settings(args)
+    assert (flat(config)["agents"], flat(config)["reward"]) == wanted
+    (tmp_path / "config.toml").write_text(to_toml(config))
+    assert from_folder(TrainConfig(), tmp_path) == config, "a run's folder means the same"
+
+
+def test_a_protocol_of_another_command_or_in_python(tmp_path):
+    assert flat(eval_settings(["--protocol", "ballot"]))["agents"] == 8
+    assert with_protocol(preset("math-hard"), Ballot(agents=5)).debate.agents == 5
+    config = changed(with_protocol(preset("demo"), "ballot"), {"ballot_form": "pairs", "agents": 4}, "test")
+    assert with_protocol(config, "ballot").debate.agents == 4, "it is the one there is already"
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "config.toml").write_text(to_toml(config))
+    run = str(tmp_path)
+    of_run = flat(eval_settings(["--model", run]))
+    assert (of_run["protocol"], of_run["agents"], of_run["ballot_form"]) == ("ballot", 4, "pairs")
+    other = flat(eval_settings(["--model", run, "--protocol", "sequential"]))
+    assert (other["protocol"], other["agents"], other["max_tokens"]) == ("sequential", 3, 64)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "size"),
+    [
+        (Parallel(max_rounds=2), "3 agents, 2 rounds"),
+        (Ballot(), "8 agents, 2 rounds"),
+        (Ballot(agents=2), "2 agents, 1 round"),
+        (Ballot(agents=4, revise=True, ballot_form="pairs"), "4 agents, 4 rounds"),
+        (Recorded(protocol="a:b"), "3 agents"),
+    ],
+)
+def test_a_protocol_says_how_many_rounds_it_has(protocol, size):
+    assert protocol.size == size
+
+
+def test_a_ballot_is_estimated_and_shown_with_its_own_rounds(tmp_path):
+    done = command("--protocol", "ballot", "--agents", "4", "--max-rounds", "3", "--dry-run", cwd=tmp_path)
+    assert "up to 32 replies" in done.stdout, done.stderr  # 4 debates of 4 agents, two rounds
+    many = [sys.executable, "-m", "peergrad", "debate", "Why?", "--protocol", "ballot", "--rounds", "2"]
+    refused = subprocess.run(many, cwd=tmp_path, capture_output=True, text=True)
+    assert (refused.returncode, "rounds: how many there are is no setting" in refused.stderr) == (2, True)

@@ -54,7 +54,7 @@ def command(
 
 
 def _show(view: ProgressView, console: Console, config: TrainConfig, result: Checked) -> None:
-    size = f"{result.questions} questions, {config.debate.agents} agents, {config.debate.max_rounds} rounds"
+    size = f"{result.questions} questions, {config.debate.build().size}"
     view.say(f"{config.engine.model} on {config.task.task}: {size}", "bold")
     table = Table("", "gate", "measured", "needed", box=None, padding=(0, 2, 0, 0), header_style="dim")
     for gate in result.gates:

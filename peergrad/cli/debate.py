@@ -69,6 +69,9 @@ def command(
         json: Print one JSON object for each debate, as it ends; all else goes to stderr.
     """
     if rounds is not None:
+        if not hasattr(settings.debate.build(), "max_rounds"):
+            name = settings.debate.protocol
+            raise UserError(f"rounds: how many there are is no setting of the protocol {name}; leave it out")
         settings = changed(settings, {"max_rounds": rounds}, "rounds")
     plan = debating.plan(settings, *_questions(question, settings))
     if len(plan.questions) == 1 and not json:
@@ -121,7 +124,7 @@ def _advise(plan: DebatesPlan, view: DebateView | ProgressView) -> None:
 def _can_vote(protocol: BaseProtocol) -> bool:
     """Whether any turn is shown words of two others. Protocols without a number of rounds have a second one."""
     agents = protocol.agents
-    for turn in range(agents * getattr(protocol, "max_rounds", 2)):
+    for turn in range(agents * (protocol.rounds or 2)):
         first, last = call_protocol(protocol, protocol.window, turn)
         if len({other % agents for other in range(first, last)} - {turn % agents}) >= 2:
             return True

@@ -20,9 +20,19 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import tyro
 
 from peergrad import __version__
-from peergrad.config import PRESETS, TrainConfig, changed, flat, from_file, from_folder, preset, read_settings
-from peergrad.debate.config import has_own_settings, with_protocol
+from peergrad.config import (
+    PRESETS,
+    TrainConfig,
+    changed,
+    flat,
+    from_file,
+    from_folder,
+    preset,
+    read_settings,
+    with_protocol,
+)
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.protocols import BUILT_IN
 from peergrad.debate.quote import visible
 from peergrad.learn.train import Stopped
 from peergrad.runs.models import run_of, trained_engine
@@ -116,16 +126,19 @@ class FirstFlags(PresetFlags):
         config: Any = (tyro.conf.UseAppendAction,)
         return tyro.cli(FirstFlags, args=args, prog="peergrad", add_help=False, return_unknown_args=True, config=config)[0]
 
-    def with_own_protocol(self, config: T) -> T:
-        """Settings with a place for those of a person's own protocol, if the flags or the file name one: it is imported."""
-        protocol = self.protocol or (read_settings(self.config).get("protocol") if self.config else None)
-        return with_protocol(config, protocol) if protocol and has_own_settings(protocol) else config
+    @property
+    def named_protocol(self) -> str | None:
+        """The protocol that the flags name, or the file."""
+        named = self.protocol or (read_settings(self.config).get("protocol") if self.config else None)
+        return named if isinstance(named, str) else None
 
 
 def train_settings(args: Sequence[str]) -> TrainConfig:
     """The settings that the flags of ``train`` and ``check`` begin with: a preset's, then those of a file."""
     flags = FirstFlags.of(args)
-    config = flags.with_own_protocol(preset(flags.preset or "demo") if flags.preset or not flags.config else TrainConfig())
+    config = preset(flags.preset or "demo") if flags.preset or not flags.config else TrainConfig()
+    if flags.named_protocol:
+        config = with_protocol(config, flags.named_protocol)
     return from_file(config, flags.config) if flags.config else config
 
 
@@ -134,14 +147,21 @@ def model_settings(config: T, args: Sequence[str], sections: Sequence[str]) -> T
     engine; then those of a file.
     """
     flags = FirstFlags.of(args)
-    config = flags.with_own_protocol(config)
+    if named := flags.named_protocol:
+        config = with_protocol(config, named)
     if run := run_of(flags.model) if flags.model else None:
-        trained, known = from_folder(TrainConfig(), run.path), flat(config)
+        trained = from_folder(TrainConfig(), run.path)
+        theirs = trained.debate.protocol
+        if not named and theirs in BUILT_IN:  # nothing is imported because a folder names it
+            config = with_protocol(config, theirs)
         values = {name: value for section in sections for name, value in flat(getattr(trained, section)).items()}
+        if named and named != theirs:  # which has its own number of agents
+            values = {name: value for name, value in values.items() if name not in ("protocol", "agents")}
         if "task" in sections:
             task = eval_task(trained)
-            values["task"] = "" if is_own_task(task) else task  # nothing is imported because a folder names it
+            values["task"] = "" if is_own_task(task) else task
         values |= trained_engine(trained.engine, flags.base_url, flags.engine)
+        known = flat(config)
         config = changed(config, {name: value for name, value in values.items() if name in known}, "model")
     return from_file(config, flags.config) if flags.config else config
 

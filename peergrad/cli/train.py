@@ -82,12 +82,13 @@ def estimate(config: TrainConfig) -> str:
     """What a step takes at most, in tokens, as far as it can be known without the model's tokenizer."""
     plan = plan_run(config)
     debate, batch = config.debate, config.learn.batch
-    replies = batch * debate.agents * debate.max_rounds
+    rounds = plan.protocol.rounds or debate.max_rounds
+    replies = batch * debate.agents * rounds
     questions = [plan.task[index] for index in range(min(20, len(plan.task)))]
     waves = [plan.wave(question, "estimate") for question in questions]
     letters = [sum(len(message.text) for message in ask.messages) for wave in waves for ask in wave]
     first = sum(letters) / max(1, len(letters)) / 4
-    longest, sequences = first + debate.agents * debate.max_rounds * debate.max_tokens, replies
+    longest, sequences = first + debate.agents * rounds * debate.max_tokens, replies
     if plan.protocol.one_dialogue:  # one growing sequence per agent, without what the others say last
         longest, sequences = longest - debate.max_tokens * (debate.agents - 1), batch * debate.agents
     return "".join(f"# {visible(note)}\n" for note in plan.notes) + (

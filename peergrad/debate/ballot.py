@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Literal
+from typing import ClassVar, Literal
 
 from peergrad.debate import prompts
 from peergrad.debate.errors import UserError
@@ -54,6 +54,7 @@ class Ballot(BaseProtocol):
     ``revise`` it then answers again, with the critiques of its answer, and judges again.
     """
 
+    reward: ClassVar[str] = "borda"
     agents: int = 8
     temperature: float = 1.0
     shown: int = 4
@@ -87,11 +88,16 @@ class Ballot(BaseProtocol):
         """Whether votes are probabilities, and not words."""
         return self.ballot_form.startswith("soft")
 
+    @property
+    def rounds(self) -> int:
+        return 1 if self.agents < 3 else 4 if self.revise else 2  # a vote compares two others
+
     def wave(self, debate: Debate) -> list[Ask]:
         round_, speakers = self.speakers(debate)
-        steps = [self._answer, self._ballot, self._revision, self._ballot]
-        rounds = 1 if self.agents < 3 else 4 if self.revise else 2  # a vote compares two others
-        return [steps[round_](debate, agent, round_, place) for place, agent in enumerate(speakers) if round_ < rounds]
+        if round_ >= self.rounds:
+            return []
+        step = (self._answer, self._ballot, self._revision, self._ballot)[round_]
+        return [step(debate, agent, round_, place) for place, agent in enumerate(speakers)]
 
     def _answer(self, debate: Debate, agent: int, round_: int, place: int) -> Ask:
         messages = (Message("user", prompts.question(debate.question, own=self.prompts)),)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from peergrad.debate.contract import Order, Reading
 from peergrad.debate.errors import UserError
@@ -18,8 +17,6 @@ from peergrad.debate.personas import PERSONAS
 from peergrad.debate.prompts import Wording, read_texts
 from peergrad.debate.protocol import BaseProtocol, Recorded, imported_protocol, own_protocol
 from peergrad.debate.protocols import BUILT_IN, OrderShown, Parallel
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +29,7 @@ class DebateConfig:
     agents: int = 3
     """How many copies of the policy debate a question; votes need at least 3."""
     max_rounds: int = 3
-    """Every agent speaks once a round. Sequential debates may end earlier, when all agree."""
+    """Parallel and sequential: every agent speaks once a round. Sequential debates may end earlier, when all agree."""
     max_tokens: int = 1024
     """The longest reply, in tokens; one that is cut off is unreadable."""
     wording: Wording = "full"
@@ -97,7 +94,7 @@ def _is_setting(kind: Any) -> bool:
 
 
 @cache
-def _section(protocol: str) -> type[DebateConfig]:
+def section_of(protocol: str) -> type[DebateConfig]:
     """The settings of a debate by a protocol that has more of them: the usual ones, and its fields."""
     kind = BUILT_IN.get(protocol) or own_protocol(protocol)
     try:
@@ -113,37 +110,15 @@ def _section(protocol: str) -> type[DebateConfig]:
     return dataclasses.make_dataclass(kind.__name__, more, bases=(DebateConfig,), frozen=True, kw_only=True)
 
 
-def _names(config: Any, without: str = "") -> set[str]:
-    """The settings of nested dataclasses by name, one section left out."""
-    names: set[str] = set()
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if field.name != without:
-            names |= _names(value) if dataclasses.is_dataclass(value) else {field.name}
-    return names
+def defaults_of(protocol: str) -> dict[str, Any]:
+    """How many agents there are with a protocol, and the reward of a run with it, where a person gives neither. One that is
+    for a single agent (direct) takes as many as there are.
+    """
+    kind = BUILT_IN.get(protocol) or own_protocol(protocol)
+    agents = _default(kind.__dataclass_fields__["agents"], protocol)
+    return {"reward": kind.reward} | ({"agents": agents} if agents != 1 else {})
 
 
 def has_own_settings(protocol: object) -> bool:
     """Whether a protocol, by its name, has settings beside the usual ones."""
     return isinstance(protocol, str) and (protocol == "ballot" or is_import_path(protocol))
-
-
-def with_protocol(config: T, protocol: str | BaseProtocol) -> T:
-    """Settings with another protocol, by its name or as it is. One's own is imported here, and its fields become settings
-    beside the usual ones.
-
-    Example: ``with_protocol(preset("demo"), "my_protocol:Panel")``
-    """
-    debate = cast("DebateConfig", config.debate)  # type: ignore[attr-defined]
-    usual = {field.name: getattr(debate, field.name) for field in dataclasses.fields(DebateConfig)}
-    own: Mapping[str, Any] = {}
-    if isinstance(protocol, BaseProtocol):
-        if protocol.prompts:
-            raise UserError("prompts: settings name a folder of texts; put them there")
-        own = {field.name: getattr(protocol, field.name) for field in dataclasses.fields(protocol)} | {"prompts": None}
-        protocol = protocol.name
-    section = _section(protocol) if has_own_settings(protocol) else DebateConfig
-    if taken := {field.name for field in dataclasses.fields(section)} - {*usual} & _names(config, "debate"):
-        raise UserError(f"protocol: {protocol!r} has a field {min(taken)}, which is another setting already; rename it")
-    values = usual | {name: value for name, value in own.items() if hasattr(section, name)} | {"protocol": protocol}
-    return replace(config, debate=section(**values))  # type: ignore[type-var]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from peergrad.debate import contract
 from peergrad.debate.errors import UserError
@@ -27,6 +27,8 @@ class BaseProtocol:
 
     agents: int = 3
     max_tokens: int = 1024
+    reward: ClassVar[str] = "streams"
+    """The reward of a run with it, unless the run names another."""
     prompts: Texts = ()
     """Texts of one's own in place of the referee's, by name (SPEC 3.20)."""
 
@@ -50,6 +52,16 @@ class BaseProtocol:
     def contract(self) -> Contract | None:
         """How replies are read where a transcript does not say it of a turn."""
         return None
+
+    @property
+    def rounds(self) -> int | None:
+        """How many rounds there are at most; ``None`` where only playing tells."""
+        return None
+
+    @property
+    def size(self) -> str:
+        """How many agents and rounds there are, in words."""
+        return f"{self.agents} agents" + (f", {self.rounds} round{'s' * (self.rounds > 1)}" if self.rounds else "")
 
     @property
     def ends_on_error(self) -> bool:

@@ -36,6 +36,10 @@ class _Rounds(BaseProtocol):
         BaseProtocol.__post_init__(self)
         self.at_least_1("max_rounds", "max_votes")
 
+    @property
+    def rounds(self) -> int:
+        return self.max_rounds
+
     def read(self, ask: Ask, text: str, truncated: bool = False) -> Parsed:
         if ask.contract is None:
             return Parsed()
@@ -195,6 +199,10 @@ class Direct(BaseProtocol):
 
     agents: int = 1
     temperature: float = 0.0
+
+    @property
+    def rounds(self) -> int:
+        return 1
 
     def wave(self, debate: Debate) -> list[Ask]:
         round_, missing = self.speakers(debate)

@@ -160,6 +160,8 @@ class Engine:
     """Load a model, or connect to it."""
     open_trainer: Callable[[Setup], Trainer] | None = None
     """The same for a model that is to learn; None: this engine can answer only."""
+    scores_tokens: bool = False
+    """Its trainers also say how likely tokens are (``Scorer``), which kl and an adaptive learning rate need."""
     check: Callable[[EngineConfig, UpdateConfig], None] = lambda *_: None
     """Refuse settings of a run that this engine can't do."""
     address: Callable[[], str] | None = None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 M = TypeVar("M")
 
-_GIVES = {"step": StepStats, "tokens": Tokens, "context": int}  # what our own code takes as it is
+_GIVES = {"step": StepStats, "tokens": Tokens, "context": int, "logprobs": list}  # what our own code takes as it is
 
 
 def _local(setup: Setup) -> Local:
@@ -76,6 +76,7 @@ LOCAL = Engine(
     name="local",
     open=_local,
     open_trainer=_local,
+    scores_tokens=True,
     default_model="smollm2",
     weights_file="adapter_model.safetensors",
     max_asks=100_000,  # a model here does one thing at a time, a large one
@@ -85,6 +86,7 @@ TINKER = Engine(
     name="tinker",
     open=_tinker,
     open_trainer=_tinker,
+    scores_tokens=True,
     check=check_tinker,
     address=tinker_address,
     temperature=1.0,  # the service evaluates a policy at no other (docs/design/tinker-engine.md)

@@ -52,8 +52,11 @@ def training_data(
     *,
     center: Center = "group",
     divide_by_std: bool = False,
+    whole: bool = False,
 ) -> Batch:
-    """What a step trains on: debates with signal (SPEC 5.1), and of their sequences what is credited (SPEC 6.8)."""
+    """What a step trains on: debates with signal (SPEC 5.1), and of their sequences all (``whole``) or what is credited
+    (SPEC 6.8).
+    """
     scored = tuple(score(debate, rules, truth(debate)) for debate in debates)
     centred = tuple(map(tuple, advantages(scored, center=center, divide_by_std=divide_by_std)))
     data = tuple(
@@ -61,7 +64,7 @@ def training_data(
         for one, values in zip(scored, centred, strict=True)
         if has_signal(one.streams, values)
         for datum in datums(one.debate, credit(one.debate, one.streams, values))
-        if (cut := credited(datum))
+        if (cut := datum if whole else credited(datum))
     )
     return Batch(scored, centred, data)
 

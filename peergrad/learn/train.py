@@ -10,12 +10,14 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from peergrad.debate.bounds import RESUMABLE, Above, Range
+from peergrad.debate.errors import UserError
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.sampler import Batcher, Sampler
 from peergrad.debate.types import Debate, Question
 from peergrad.learn.advantages import Center, Values, has_signal
 from peergrad.learn.data import Batch, Datum, training_data
+from peergrad.learn.kl import penalised, token_scores, update_distance
 from peergrad.learn.losses import LossName
 from peergrad.learn.trainer import StepStats, Trainer, joined, parts
 from peergrad.reward.rewards import RewardRules, Scored, Truth, nobody_knows
@@ -34,8 +36,17 @@ class LearnRules:
     """Updates made of each batch, which is dealt out to them; above 1 the later ones learn from what older weights said."""
     lr: Annotated[float, Above(0)] = 3e-5
     """Learning rate, at its highest."""
-    schedule: Literal["constant", "cosine"] = "constant"
-    """Keep the learning rate, or let it fall to 0 along half a cosine."""
+    lr_schedule: Literal["constant", "linear", "cosine", "adaptive"] = "constant"
+    """Keep the learning rate, let it fall to 0 along a line or half a cosine, or halve it after every update that goes too
+    far (adaptive)."""
+    lr_warmup: Annotated[int, Range(0)] = 0
+    """Steps in which the learning rate first rises."""
+    lr_max_kl: Annotated[float, Above(0)] = 0.02
+    """Adaptive: too far is a divergence of the policy before and after the updates of a step above this."""
+    lr_max_ratio: Annotated[float, Above(1)] = 10.0
+    """Adaptive: and so is a token that the updates made more likely by more than this factor, or less likely."""
+    kl: float = 0.0
+    """Penalty on moving away from the base model: so much of the difference of log-probabilities, for every token."""
     loss: LossName = "importance_sampling"
     """What is minimised."""
     center: Center = "group"
@@ -49,13 +60,30 @@ class LearnRules:
     reward: RewardRules = field(default_factory=RewardRules)
     """How votes become reward."""
 
+    def __post_init__(self) -> None:
+        if self.kl < 0:
+            raise UserError(f"kl: {self.kl:g} is not possible; give 0, for none, or a number above it")
+        if self.lr_warmup >= self.steps:
+            raise UserError(f"lr_warmup: {self.lr_warmup} leaves none of the {self.steps} steps after it; give fewer")
+
+    @property
+    def lr_falls(self) -> bool:
+        """Whether the learning rate depends on how many steps there are."""
+        return self.lr_schedule in ("linear", "cosine")
+
+    @property
+    def scores_tokens(self) -> str:
+        """The setting for which the trainer must be a ``Scorer``, if there is one."""
+        return "kl" if self.kl else "lr_schedule" if self.lr_schedule == "adaptive" else ""
+
     def reward_at(self, step: int) -> RewardRules:
         """How votes become reward in a step, counted from 0."""
         return replace(self.reward, **self.reward.in_force(step, self.steps))
 
     def training_data(self, debates: Sequence[Debate], truth: Callable[[Debate], Truth], step: int = 0) -> Batch:
         """What a step of such debates trains on."""
-        return training_data(debates, self.reward_at(step), truth, center=self.center, divide_by_std=self.divide_by_std)
+        centring: Any = {"center": self.center, "divide_by_std": self.divide_by_std}
+        return training_data(debates, self.reward_at(step), truth, whole=self.kl > 0, **centring)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +121,13 @@ async def train(
     rules: LearnRules,
     *,
     first: int = 0,
+    halved: int = 0,
     truth: Callable[[Debate], Truth] = lambda _: nobody_knows,
 ) -> AsyncGenerator[Step]:
     """Train by self-play, yielding each step once its update is done and before the next one begins.
 
-    ``truth`` is for rewards that ask what is right. Keeping, evaluating and showing are the
-    caller's, between two steps: the trainer then holds exactly the weights after the step.
+    An adaptive learning rate was ``halved`` so often before. ``truth`` is for rewards that ask what is right. Keeping,
+    evaluating and showing are the caller's, between two steps: the trainer then holds exactly the weights after the step.
     """
     sampler = await trainer.sampler()
     ahead: deque[asyncio.Future[Played]] = deque()
@@ -113,16 +142,23 @@ async def train(
             # Not on this thread: a reward that asks for the truth waits until it is graded.
             scored, centred, data = await asyncio.to_thread(rules.training_data, played.debates, truth, index)
 
-            lr = learning_rate(rules, index)
-            started = time.monotonic()
+            lr = learning_rate(rules, index, halved)
+            started, moved = time.monotonic(), dict[str, float]()
+            if rules.kl and data:
+                data, moved["optim/kl_base"] = penalised(data, await token_scores(trainer, data, base=True), rules.kl)
             # All is asked for before any of it is awaited: a service then never waits for us.
             updates = [asyncio.ensure_future(trainer.step(part, rules.loss, lr)) for part in parts(data, rules.updates)]
+            adapts = updates and rules.lr_schedule == "adaptive"
+            after = asyncio.ensure_future(token_scores(trainer, data)) if adapts else None
             fresh = asyncio.ensure_future(trainer.sampler()) if updates and index + 1 < rules.steps else None
-            asked = [*updates, *([fresh] if fresh else [])]
+            asked = [*updates, *(one for one in (after, fresh) if one)]
             stats = [await update for update in updates]
+            if after:
+                moved |= update_distance(data, await after)
+                halved += went_too_far(rules, moved)
             trained_s = time.monotonic() - started
             sampler = await fresh if fresh else sampler
-            together = joined(stats)
+            together = joined(stats, moved)
             in_force = rules.reward.in_force(index, rules.steps)
             yield Step(index, lr, played, scored, centred, data, together, trained_s, in_force)
 
@@ -140,9 +176,21 @@ async def train(
         await asyncio.gather(*ahead, *asked, return_exceptions=True)
 
 
-def learning_rate(rules: LearnRules, step: int) -> float:
-    """The learning rate of a step under the schedule."""
-    return Schedule(rules.lr, rules.lr if rules.schedule == "constant" else 0.0, cosine=True).at(step, rules.steps)
+def learning_rate(rules: LearnRules, step: int, halved: int = 0) -> float:
+    """The learning rate of a step under the schedule (SPEC 7.6)."""
+    highest = rules.lr * 0.5**halved
+    if step < rules.lr_warmup:
+        return highest * (step + 1) / (rules.lr_warmup + 1)
+    fall = Schedule(highest, 0.0 if rules.lr_falls else highest, cosine=rules.lr_schedule == "cosine")
+    return fall.at(step - rules.lr_warmup, rules.steps - rules.lr_warmup)
+
+
+def went_too_far(rules: LearnRules, metrics: Mapping[str, Any]) -> bool:
+    """Whether the updates of a step halve an adaptive learning rate, by its metrics; a number that is not finite is None."""
+    if rules.lr_schedule != "adaptive" or "optim/kl_update" not in metrics:
+        return False
+    kl, ratio = metrics["optim/kl_update"], metrics["optim/ratio_update"]
+    return kl is None or ratio is None or not (kl <= rules.lr_max_kl and ratio <= rules.lr_max_ratio)
 
 
 def due(step: int, every: int) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from peergrad.debate.sampler import Sampler
-from peergrad.debate.types import Ask, Tokens
+from peergrad.debate.types import Ask, Floats, Tokens
 from peergrad.learn.data import Datum
 from peergrad.learn.losses import LossName
 
@@ -77,17 +77,29 @@ class Trainer(typing.Protocol):
         ...
 
 
+@typing.runtime_checkable
+class Scorer(typing.Protocol):
+    """A trainer that also says how likely tokens are: ``kl`` and an adaptive learning rate need it."""
+
+    async def logprobs(self, data: Sequence[Datum], *, base: bool = False) -> list[Floats]:
+        """Of each datum the log-probabilities of its sampled targets, at their temperatures; 0 at the others.
+
+        By the weights as they are now, or by those of the base model, without an adapter.
+        """
+        ...
+
+
 def parts(data: Sequence[Datum], updates: int) -> list[Sequence[Datum]]:
     """The data of a batch, dealt out in order to so many updates, or to fewer if there is not enough for all."""
     count = min(updates, len(data))
     return [data[len(data) * i // count : len(data) * (i + 1) // count] for i in range(count)]
 
 
-def joined(stats: Sequence[StepStats]) -> StepStats | None:
+def joined(stats: Sequence[StepStats], more: Mapping[str, float] | None = None) -> StepStats | None:
     """What the updates of a step did together: losses add up, of norms and ratios the extreme one is told, else the mean.
 
     Those that were skipped count as a share of all (``optim/skipped`` of ``optim/updates``), with a fault each, and for
-    nothing else unless all were; what was computed again is counted over all.
+    nothing else unless all were; what was computed again is counted over all. ``more`` are metrics of all of them.
     """
     if not stats:
         return None
@@ -98,6 +110,7 @@ def joined(stats: Sequence[StepStats]) -> StepStats | None:
     metrics |= {"optim/updates": float(len(stats)), "optim/skipped": 1 - len(made) / len(stats)}
     if any(RETRIED in one.metrics for one in stats):
         metrics[RETRIED] = sum(one.metrics.get(RETRIED, 0.0) for one in stats)
+    metrics |= more or {}
     return StepStats(
         loss=sum(one.loss for one in told),
         grad_norm=max(one.grad_norm for one in told),

@@ -90,6 +90,7 @@ STREAMS = Chart(
     "vote against another, however good or bad the debates become. It can't show progress. Read here what judging and form "
     "earn, and by seat how it is spread.",
 )
+FAR = Chart("Learning", "How far the policy moves", "nats per token")
 KL = Chart(
     "Learning",
     "KL, sampler to trainer",
@@ -128,6 +129,8 @@ SHOWN = (
     Shown("reward/*/seat/*", "agent {1}", Chart("Rewards", "Reward by seat: {0}", "reward")),
     Shown("optim/kl_sample_train_v1", "v1, mean difference", KL),
     Shown("optim/kl_sample_train_v2", "v2, half mean square", KL),
+    Shown("optim/kl_base", "policy against base model", FAR),
+    Shown("optim/kl_update", "policy before and after the updates of a step", FAR),
     Shown("optim/entropy", "self-play", Chart("Learning", "Entropy", "nats per token")),
     Shown("optim/loss", "self-play", Chart("Learning", "Loss", "loss")),
     Shown("optim/grad_norm", "self-play", Chart("Learning", "Gradient norm", "norm, unclipped")),

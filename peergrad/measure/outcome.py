@@ -71,9 +71,10 @@ def debate_outcome(
     """The debate after each round and by its votes, beside what the same tokens give without talking to others."""
     graded = list(zip(debates, turn_grades(debates, grade), strict=True))
     final = [final_grades(*one) for one in graded]
+    rounds = sorted({turn.round + 1 for debate in debates for turn in debate.turns if turn.asked_to_answer})
     values = {
-        f"debate/vote_after_round_{rounds}": _each(vote_is_right, [final_grades(*one, rounds) for one in graded])
-        for rounds in range(1, max((debate.rounds for debate in debates), default=0) + 1)
+        f"debate/vote_after_round_{after}": _each(vote_is_right, [final_grades(*one, after) for one in graded])
+        for after in rounds
     }
     values |= {"debate/correct": list(map(share_right, final)), "debate/format": _each(_share_found, final)}
     values |= _at_k(final, len(final[0]) if final else 0, "debate")
@@ -93,7 +94,8 @@ def debate_outcome(
     if not counted(debates):  # nobody counted tokens: nothing can be said about equal cost
         return outcome
     majority = _bought_outcome("direct", ids, samples, prices, grade, by)
-    return joined(outcome, majority, _bought_outcome("alone", ids, alone, prices, grade, by))
+    others = [_bought_outcome("alone", ids, alone, prices, grade, by)] if any(alone) else []
+    return joined(outcome, majority, *others)
 
 
 def _bought_outcome(

@@ -173,7 +173,8 @@ async def evaluate(
             measure = await evaluation.play(policy, opponent)
         outcome = await asyncio.to_thread(measure)  # comparing answers may take long, and signals must be heard
         settings = json.loads(json.dumps(flat(config), default=str))
-        about = facts | {"dropped": evaluation.dropped, "times": folder.costs()[0], "settings": settings}
+        about = facts | {"size": plan.protocol.size, "settings": settings}
+        about |= {"dropped": evaluation.dropped, "times": folder.costs()[0]}
         measured = result(outcome, plan.task.name, {q.id: fingerprint([q])[:16] for q in plan.questions}) | about
         files.write(out / "result.txt", show(measured).encode())
         files.write(out / "result.json", files.json_bytes(measured) + b"\n")
@@ -209,9 +210,10 @@ class _Evaluation:
         budgets = {name: cost(one, by) or 0 for name, one in debates.items()} if counted(list(debates.values())) else {}
         sample = Direct(max_tokens=tokens, temperature=rules.sample_temperature, prompts=protocol.prompts)
         samples = await self._drawn("samples", lambda _: sample, policy, budgets, plan.k)
-        # Somebody who debates with nobody: as many rounds, seeing only itself, in each of the debaters' characters.
+        # Somebody who debates with nobody: as many rounds, seeing only itself, in each of the debaters' characters. With one
+        # round nothing is corrected.
         chains = {name: list[Debate]() for name in debates}
-        if budgets:
+        if budgets and protocol.alone(0).rounds != 1:
             chains = await self._drawn("alone", lambda draw: protocol.alone(draw % protocol.agents), policy, budgets, 1)
         ids = self._complete(direct, samples, *([debates, chains] if rules.mode == "debate" else []))
 

@@ -28,7 +28,7 @@ A LoRA adapter for `{model}`, trained by self-play debate with [peergrad](https:
 model answered questions, criticised each other and voted{only}.
 
 - task: {task}, {questions} questions
-- step {step} of {steps}, {batch} debates a step, {agents} agents, {max_rounds} rounds, {protocol}
+- step {step} of {steps}, {batch} debates a step, {size}, {protocol}
 - reward {reward}, learning rate {lr}, seed {seed}
 - questions sha256 `{questions_sha256}`
 
@@ -65,6 +65,7 @@ def export(run: Run, to: Path, step: int | None = None) -> Path:
     about |= {"name": f"{run.path.resolve().name}-step-{at.step}", "step": at.step, "folder": to}
     about["model"] = model
     about["only"] = ", and the votes were the only reward" if reward in BUILT_IN else ""
+    about["size"] = config.debate.build().size
     about["note"] = "" if "/" in model else _ALIAS.format(model=model)
     card = _CARD.format_map(flat(config) | about)
     with files.writing(to):

@@ -27,7 +27,7 @@ from peergrad.debate.types import Ask, Debate, Question
 from peergrad.engines.base import Setup
 from peergrad.engines.registry import engine_of, open_trainer, own_code
 from peergrad.learn.losses import LossName
-from peergrad.learn.train import Step, Stopped, due, self_play, train
+from peergrad.learn.train import Step, Stopped, due, self_play, train, went_too_far
 from peergrad.learn.trainer import RETRIED, StepStats, Trainer, joined
 from peergrad.learn.warm import Teacher, demonstrate, lesson, recorded
 from peergrad.measure.alarms import Alarm, alarms
@@ -109,6 +109,8 @@ def plan_run(config: TrainConfig) -> Plan:
         raise UserError(f"batch: {size} is more than the {len(task)} questions there are; give at most that")
     if apart.eval_debates > apart.eval_questions:
         raise UserError(f"eval_debates: {apart.eval_debates} is more than eval_questions; give at most that")
+    if (setting := config.learn.scores_tokens) and not engine.scores_tokens:
+        raise UserError(f"{setting}: {engine.name} can't say how likely tokens are, which that needs; give 0 or constant")
     _check_reward(config, task)
     teach, lessons = _teacher(config, task) if config.warm.warm_steps else (None, ())
     with own_code(engine):
@@ -215,7 +217,7 @@ async def train_run(
     for note in plan.notes:
         watch.warn(note)
     run = Run(config.keep.folder, watch.warn)
-    facts, fixed = plan.facts, ("steps",) if config.learn.schedule == "cosine" or config.learn.reward.fades else ()
+    facts, fixed = plan.facts, ("steps",) if config.learn.lr_falls or config.learn.reward.fades else ()
     with run.opened(config, facts, fixed):
         newest = run.newest()
         if newest and newest[0].step >= config.learn.steps and not _eval_missing(plan, run, newest[0]):
@@ -308,7 +310,9 @@ class _Training:
         learn = self.config.learn
         history = [line for line in self.run.metrics() if line["phase"] == "train"]
         truth = truth_of(self.plan.task.grade)
-        async with contextlib.aclosing(train(self.trainer, self._rollout(), learn, first=at.step, truth=truth)) as steps:
+        halved = sum(went_too_far(learn, line) for line in history)
+        loop = train(self.trainer, self._rollout(), learn, first=at.step, halved=halved, truth=truth)
+        async with contextlib.aclosing(loop) as steps:
             async for step in steps:
                 at = Progress(step.index + 1)
                 if step.stats:

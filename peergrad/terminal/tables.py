@@ -70,7 +70,8 @@ def print_result(console: Console, result: Mapping[str, Any]) -> None:
     settings = result["settings"]
     head = f"{result['model']} on {result['task']}: {len(result['questions'])} questions"
     if settings["mode"] != "direct":
-        head += f", {settings['protocol']} debate of {settings['agents']} agents, {settings['max_rounds']} rounds"
+        size = result.get("size", f"{settings['agents']} agents, {settings['max_rounds']} rounds")  # results from before
+        head += f", {settings['protocol']} debate of {size}"
     console.print(Text(visible(head), style="bold"), soft_wrap=True)
     console.print(_accuracy(result))
     if any(not name.startswith("grading/") for name in result["shares"]):
@@ -108,8 +109,9 @@ def _remarks(result: Mapping[str, Any]) -> list[str]:
     tokens, settings, times = result["tokens"], result["settings"], result["times"].values()
     if "debate/correct" in tokens and "direct/majority" in tokens:
         what = "all tokens processed, prompts included" if settings["cost"] == "processed" else "tokens sampled"
-        majority, alone = (tokens[name] / tokens["debate/correct"] for name in ("direct/majority", "alone/majority"))
-        took = f"the majority vote took {majority:.1%} of the debates' tokens, self-correction {alone:.1%}"
+        took = f"the majority vote took {tokens['direct/majority'] / tokens['debate/correct']:.1%} of the debates' tokens"
+        if "alone/majority" in tokens:
+            took += f", self-correction {tokens['alone/majority'] / tokens['debate/correct']:.1%}"
         remarks.append(f"Equal cost: {what}; {took}.")
     elif settings["mode"] == "debate":
         remarks.append("The engine does not count tokens, so nothing is said about equal cost.")

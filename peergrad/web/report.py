@@ -117,7 +117,7 @@ def _made_with(facts: Mapping[str, Any], config: TrainConfig | None) -> Safe:
     if config:
         debate, learn = config.debate, config.learn
         rows += [
-            ("debate", f"{debate.protocol}, {debate.agents} agents, at most {debate.max_rounds} rounds"),
+            ("debate", f"{debate.protocol}, {debate.build().size}"),
             ("reward", learn.reward.reward),
             ("learning", f"{learn.loss}, rate {learn.lr:g}, {learn.batch} debates a step"),
         ]

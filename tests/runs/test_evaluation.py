@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from peergrad import EngineError, UserError
-from peergrad.config import EvalConfig, changed, preset
+from peergrad.config import EvalConfig, changed, preset, with_protocol
+from peergrad.debate.protocols import Ballot
 from peergrad.debate.types import Question
 from peergrad.engines.scripted import Scripted
 from peergrad.measure.outcome import compared
@@ -28,7 +29,7 @@ from peergrad.tasks.arithmetic import arithmetic
 from peergrad.tasks.base import TIMED_OUT, Questions
 from peergrad.tasks.open import regrade
 from peergrad.terminal.tables import result_text
-from tests.helpers import short
+from tests.helpers import Choosing, short
 
 PARROT = Path(__file__).parent.parent / "fixtures" / "parrot"
 PEERGRAD = [sys.executable, "-m", "peergrad"]
@@ -218,6 +219,21 @@ def test_other_modes(tmp_path):
     assert len((tmp_path / "roles" / "debates" / "seats.jsonl").read_text().splitlines()) == 60
     with pytest.raises(UserError, match="opponent: base is the model itself"):
         plan(config(mode="role-averaged"), TASK)
+
+
+def test_a_ballot_has_one_round_of_answers_and_nobody_corrects_itself(tmp_path):
+    ballot = with_protocol(config(), Ballot(agents=3))
+    made = plan(ballot, TASK)
+    sampler = Choosing(knows, lambda ask, options: (0.6, 0.4))
+
+    async def sampler_of(_):
+        return sampler
+
+    result = asyncio.run(evaluate(made, tmp_path / "out", Nobody(), result_text, sampler_of))
+    ways = set(result["accuracy"])
+    assert {"direct/majority", "debate/vote_after_round_1", "debate/winner"} <= ways
+    assert not ways & {"debate/vote_after_round_2", "alone/majority"}
+    assert "ballot debate of 3 agents, 2 rounds" in (tmp_path / "out" / "result.txt").read_text()
 
 
 def test_an_engine_that_counts_nothing(tmp_path):

@@ -2,9 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 
+from peergrad import EngineError
 from peergrad.learn.advantages import advantages, has_signal
+from peergrad.learn.data import Datum
+from peergrad.learn.kl import penalised
 from peergrad.reward.rewards import RewardRules, score
 from tests.helpers import parallel
 
@@ -27,6 +31,26 @@ def test_5_1_group():  # SPEC 5.1
         assert has_signal(scored.streams, advantages([scored])[0]) == bool(weight)
     tied = parallel(3, NONE3, ["Agent 1 = Agent 2", "Agent 0 = Agent 2", "Agent 0 = Agent 1"])
     assert advantages([score(tied, WIN_RATE)])[0][0] == (0, 0, 0)
+
+
+def test_5_5_kl_penalty():  # SPEC 5.5
+    sampled, base = np.log(np.array([[0.5, 0.5], [0.25, 0.8]])), np.log(np.array([[0.5, 0.25], [0.5, 0.8]]))
+    # Differences: 0, log 2 | -log 2, and one of a token that was not sampled. Their mean is 0.
+    data = [datum(sampled[0], [1.0, -1.0], [1, 1]), datum(sampled[1], [0.5, 0.0], [1, 0])]
+    made, mean = penalised(data, [base[0], np.array([base[1][0], -np.inf])], 0.1)
+    assert mean == pytest.approx(0, abs=1e-6)
+    assert made[0].advantages_T == pytest.approx([1, -1 - 0.1 * math.log(2)])
+    assert made[1].advantages_T == pytest.approx([0.5 + 0.1 * math.log(2), 0])
+    made, mean = penalised(data[:1], [base[0]], 0.1)
+    assert mean == pytest.approx(math.log(2) / 2)
+    assert made[0].advantages_T == pytest.approx([1 + 0.05 * math.log(2), -1 - 0.05 * math.log(2)])
+    with pytest.raises(EngineError, match="finds a token impossible"):
+        penalised(data[:1], [np.array([0.0, -np.inf])], 0.1)
+
+
+def datum(logprobs_T, advantages_T, mask_T):
+    arrays = (np.asarray(column, np.float32) for column in (logprobs_T, advantages_T, mask_T, [1, 1]))
+    return Datum("d", 0, (0,), np.array([1, 2]), np.array([2, 3]), *arrays)
 
 
 def test_5_2_batch():  # SPEC 5.2

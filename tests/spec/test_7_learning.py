@@ -7,10 +7,10 @@ import re
 import numpy as np
 import pytest
 
-from peergrad import EngineError, Parallel, Question
+from peergrad import EngineError, Parallel, Question, UserError
 from peergrad.debate.sampler import answered
 from peergrad.learn.losses import cispo, cross_entropy, importance_sampling, optim_metrics, ppo
-from peergrad.learn.train import LearnRules, Stopped, due, learning_rate, self_play, train
+from peergrad.learn.train import LearnRules, Stopped, due, learning_rate, self_play, train, went_too_far
 from peergrad.learn.trainer import Fault, StepStats, joined, parts
 from tests.bandit import Bandit
 
@@ -88,13 +88,34 @@ def test_7_3_a_fresh_sampler_after_every_update():  # SPEC 7.3
     assert all(step.stats.metrics["optim/ratio/max"] == pytest.approx(1, abs=1e-5) for step in steps)  # on-policy
     right, wrong = trainer.logits
     assert right - wrong > 2  # the votes taught it
-    cosine = LearnRules(steps=4, lr=1.0, schedule="cosine")
-    assert [learning_rate(cosine, step) for step in range(4)] == pytest.approx(
-        [1, 0.5 + math.sqrt(0.125), 0.5, 0.5 - math.sqrt(0.125)]
-    )
-    assert learning_rate(LearnRules(steps=4, lr=1.0), 3) == 1.0
     assert [step for step in range(7) if due(step, 3)] == [2, 5]
     assert not any(due(step, 0) for step in range(7))
+
+
+def test_7_6_learning_rates():  # SPEC 7.6
+    def rates(schedule, warmup=0, halved=0):
+        rules = LearnRules(steps=4 + warmup, lr=1.0, lr_schedule=schedule, lr_warmup=warmup)
+        return [learning_rate(rules, step, halved) for step in range(rules.steps)]
+
+    cosine = [1, 0.5 + math.sqrt(0.125), 0.5, 0.5 - math.sqrt(0.125)]
+    assert rates("constant") == [1, 1, 1, 1]
+    assert rates("linear") == [1, 0.75, 0.5, 0.25]
+    assert rates("cosine") == pytest.approx(cosine)
+    assert rates("cosine", warmup=3) == pytest.approx([0.25, 0.5, 0.75, *cosine])
+    assert rates("adaptive", warmup=1, halved=2) == [0.125, 0.25, 0.25, 0.25, 0.25]
+
+
+def test_7_6_too_far():  # SPEC 7.6
+    rules = LearnRules(steps=1, lr_schedule="adaptive", lr_max_kl=0.1, lr_max_ratio=2.0)
+    cases = [(0.1, 2.0, False), (0.11, 1.0, True), (0.0, 2.1, True), (None, 1.0, True), (0.0, math.inf, True)]
+    for kl, ratio, too_far in cases:
+        metrics = {"optim/kl_update": kl, "optim/ratio_update": ratio}
+        assert went_too_far(rules, metrics) == too_far
+        assert not went_too_far(LearnRules(steps=1), metrics)
+    assert not went_too_far(rules, {})  # a step without an update
+    trainer = Bandit(["right", "wrong"], vote_for_right)
+    with pytest.raises(UserError, match="kl: Bandit can't say how likely tokens are"):
+        run(LearnRules(steps=1, kl=0.1), trainer)
 
 
 def test_7_4_sampling_ahead():  # SPEC 7.4

@@ -81,6 +81,33 @@ def test_a_step_through_the_wire_is_the_local_engines(server, loss, tmp_path):
     assert max(float(found[name].abs().max()) for name in found if "lora_B" in name) > 1e-3  # it has learned
 
 
+def test_how_likely_tokens_are_is_the_same_through_the_wire(server):  # SPEC 5.5, 7.6
+    rng = np.random.default_rng(4)
+    data = [datum(length, rng) for length in (40, 7, 25)]
+    far, here = engine(server.url), Local.load_model(MODEL, threads=1, lora=LoraRules(rank=4, alpha=32.0))
+
+    async def scores(one, base):
+        return np.concatenate(await one.logprobs(data, base=base))
+
+    async def both():
+        start = await scores(here, True)
+        assert await scores(here, False) == pytest.approx(start, abs=1e-5)  # nothing is learned yet
+        await far.step(data, "importance_sampling", 1e-2)
+        await here.step(data, "importance_sampling", 1e-2)
+        assert (await scores(here, True) == start).all()  # the base model stays
+        assert await scores(far, True) == pytest.approx(start, abs=1e-4)
+        after = await scores(here, False)
+        assert await scores(far, False) == pytest.approx(after, abs=1e-4)
+        sampled = np.concatenate([one.mask_T for one in data]) > 0
+        assert np.abs(after - start)[sampled].max() > 1e-3
+        assert not after[~sampled].any()
+        (loss,) = {(await here.step(data, "cross_entropy", 0.0)).loss}  # by the same pass with gradients
+        weights = np.concatenate([one.advantages_T for one in data])
+        assert loss == pytest.approx(-float((weights * after).sum()), abs=1e-3)
+
+    asyncio.run(both())
+
+
 def test_an_update_the_service_skipped_has_a_fault(server):
     rng = np.random.default_rng(3)
     good, bad = datum(20, rng), datum(30, rng)

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from peergrad.debate.errors import EngineError, UserError
-from peergrad.debate.types import Ask, Tokens
+from peergrad.debate.types import Ask, Floats, Tokens
 from peergrad.engines.base import first_line
 from peergrad.engines.local.memory import SizeSettings, catch_out_of_memory, choose_sizes, is_out_of_memory
 from peergrad.engines.local.model.decoder import Decoder, Forward
@@ -29,7 +30,7 @@ from peergrad.engines.local.model.hf_model import HFDecoder
 from peergrad.engines.local.model.lora import Lora, LoraRules
 from peergrad.engines.local.sample.sampler import LocalSampler
 from peergrad.engines.local.sample.scheduler import Scheduler
-from peergrad.engines.local.train.backward import Gradient, gradient
+from peergrad.engines.local.train.backward import Gradient, gradient, token_logprobs
 from peergrad.engines.shared.chat import Chat, load_chat
 from peergrad.learn.data import Datum
 from peergrad.learn.losses import Bounds, LossName, optim_metrics
@@ -171,12 +172,22 @@ class Local:
 
     def gradient(self, data: Sequence[Datum], loss: LossName, bounds: Bounds | None = None) -> Gradient:
         """Loss and gradient at the current weights, which are not changed. ``bounds``: of the loss's ratios."""
+        tokens = self.sizes.train_tokens
+        return self._with_memory(lambda: gradient(self.decoder, self._lora, data, loss, tokens, bounds))
+
+    async def logprobs(self, data: Sequence[Datum], *, base: bool = False) -> list[Floats]:
+        lora, tokens = None if base else self._lora, self.sizes.train_tokens
+        compute = partial(token_logprobs, self.decoder, lora, data, tokens)
+        return await self._run_in_order(lambda: self._with_memory(compute))
+
+    def _with_memory(self, compute: Callable[[], A]) -> A:
+        """What is computed with the current weights; if memory runs out, with that of sampling too."""
         self.scheduler.release()
         oom = catch_out_of_memory()
         with self._training:
             for _ in range(2):
                 with oom:
-                    return gradient(self.decoder, self._lora, data, loss, self.sizes.train_tokens, bounds)
+                    return compute()
                 if not self._free_sampling_memory():
                     break
         raise EngineError(f"out of memory while training on one sequence; shorten it or lower kv_gb ({oom.message})")

@@ -22,7 +22,7 @@ import tinker
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
 from peergrad.debate.sampler import Answer, Likely, all_of
-from peergrad.debate.types import Ask, Reply, Tokens
+from peergrad.debate.types import Ask, Floats, Reply, Tokens
 from peergrad.engines.base import EngineConfig, UpdateConfig, no_logprobs, seed_of, too_long
 from peergrad.engines.shared.addresses import check_tinker, tinker_address, tinker_key
 from peergrad.engines.shared.chat import Chat, load_chat
@@ -99,6 +99,17 @@ class Tinker:
         results: list[Any] = [computing.result_async(), applying.result_async()]
         forward, update = await self._connection.wait("the update", all_of(results))
         return _stats(data, loss, forward, update.metrics or {})
+
+    async def logprobs(self, data: Sequence[Datum], *, base: bool = False) -> list[Floats]:
+        if not base:
+            client = await self._training()
+            computing = await client.forward_async([_payload(datum, "cross_entropy") for datum in data], "cross_entropy")
+            forward = await self._connection.wait("log-probabilities", computing.result_async())
+            scores = _logprobs(data, forward)
+        else:
+            sampler = await self.sampler_with(None)
+            scores = await all_of([sampler.logprobs([*datum.inputs_T.tolist(), int(datum.targets_T[-1])]) for datum in data])
+        return [np.where(datum.mask_T > 0, score_T, 0.0) for datum, score_T in zip(data, scores, strict=True)]
 
     def tokens(self, ask: Ask, text: str) -> Tokens:
         return self.chat.tokens(ask.messages, text, 1.0)
@@ -212,6 +223,14 @@ class TinkerSampler:
         shares_K = np.exp(logprobs_K - logprobs_K.max())
         return Likely(tuple((shares_K / shares_K.sum()).tolist()), len(tokens) * (len(prompt) + 1))
 
+    async def logprobs(self, ids: list[int]) -> Floats:
+        """The log-probability of each token but the first, given those before it, at temperature 1."""
+        whole = tinker.ModelInput.from_ints(ids)
+        scores = await self._connection.wait("log-probabilities", self._client.compute_logprobs_async(whole))
+        if not scores:
+            raise no_logprobs(self._connection.host)
+        return np.array([math.nan if score is None else score for score in scores[1:]], np.float32)
+
 
 def _reply(response: tinker.SampleResponse, prompt: list[int], ask: Ask, chat: Chat) -> Answer:
     sequence = response.sequences[0] if response.sequences else None
@@ -278,13 +297,19 @@ def _payload(datum: Datum, loss: LossName) -> tinker.Datum:
     return tinker.Datum(model_input=tinker.ModelInput.from_ints(datum.inputs_T.tolist()), loss_fn_inputs=inputs)
 
 
+def _logprobs(data: Sequence[Datum], forward: tinker.ForwardBackwardOutput) -> list[Floats]:
+    """What a forward pass says of the targets."""
+    logprobs = [np.asarray(one["logprobs"].tolist(), np.float32) for one in forward.loss_fn_outputs if "logprobs" in one]
+    if [len(one) for one in logprobs] != list(map(len, data)):
+        raise EngineError("the service gave no log-probabilities for what was trained on; it may not be the right version")
+    return logprobs
+
+
 def _stats(
     data: Sequence[Datum], loss: LossName, forward: tinker.ForwardBackwardOutput, applied: dict[str, float]
 ) -> StepStats:
     """What the update did. The loss is computed here, from the service's log-probabilities: not all services report it."""
-    logprobs = [np.asarray(one["logprobs"].tolist(), np.float32) for one in forward.loss_fn_outputs if "logprobs" in one]
-    if [len(one) for one in logprobs] != list(map(len, data)):
-        raise EngineError("the service gave no log-probabilities for what was trained on; it may not be the right version")
+    logprobs = _logprobs(data, forward)
     columns = zip(*((datum.logprobs_T, datum.advantages_T, datum.mask_T) for datum in data), strict=True)
     new, old, advantages, mask = map(np.concatenate, (logprobs, *columns))
     value = getattr(losses, loss)(new, *((advantages,) if loss == "cross_entropy" else (old, advantages, mask))).value

@@ -69,14 +69,26 @@ def gradient(
     )
 
 
-class _Batch:
-    """The sums over the micro-batches so far."""
+@torch.no_grad()
+def token_logprobs(decoder: Forward, lora: Lora | None, data: Sequence[Datum], tokens: int) -> list[np.ndarray]:
+    """The log-probabilities of each datum's sampled tokens, else 0; without ``lora`` those of the base model."""
+    batch = _Batch(decoder, lora, data, None, None)
+    bad = batch.add(micro_batches(prefix_trees(data), tokens))
+    batch.add([[Node(leaf.sequence, 0, leaf.end)] for part in bad for tree in part for leaf in tree.leaves], retry=True)
+    return batch.logprobs()
 
-    def __init__(self, decoder: Forward, lora: Lora, data: Sequence[Datum], loss: LossName, bounds: Bounds | None) -> None:
+
+class _Batch:
+    """The sums over the micro-batches so far. Without a loss there is no gradient: only log-probabilities."""
+
+    def __init__(
+        self, decoder: Forward, lora: Lora | None, data: Sequence[Datum], loss: LossName | None, bounds: Bounds | None
+    ) -> None:
         self._decoder, self._lora, self._data, self._bounds = decoder, lora, data, bounds
-        self._loss: LossName = loss
-        self._adapter = lora.trainable()
-        self._weights = [matrix for layer in self._adapter for pair in layer.values() for matrix in pair]
+        self._loss: LossName | None = loss
+        self._adapter = lora and (lora.trainable() if loss else lora.snapshot())
+        matrices = [matrix for layer in self._adapter or () for pair in layer.values() for matrix in pair]
+        self._weights = matrices if loss else []
         self.sums = [torch.zeros_like(weight, dtype=torch.float32) for weight in self._weights]
         self.loss, self.error = 0.0, ""
         self._logprobs: list[tuple[list[_Span], npt.NDArray[np.bool_], Tensor]] = []
@@ -115,7 +127,7 @@ class _Batch:
         if not finite[0]:
             return "the loss is not finite"
         bad = np.flatnonzero(~finite[1:])
-        return f"the gradient is not finite, first in {self._lora.name_of(int(bad[-1]))}" if len(bad) else ""
+        return f"the gradient is not finite, first in {self._lora.name_of(int(bad[-1]))}" if self._lora and len(bad) else ""
 
     def logprobs(self) -> list[np.ndarray]:
         """The policy's log-probabilities of each datum's sampled tokens; of those that were retried, the retry's."""
@@ -162,6 +174,9 @@ class _Batch:
             with torch.no_grad():
                 scores = decoder.logits(hidden[chunk])
                 logprobs[chunk], lse = scoring.logprobs(scores, targets[chunk], temperatures[chunk])
+                if self._loss is None:
+                    value += logprobs[chunk].sum()
+                    continue
             new = logprobs[chunk].requires_grad_()
             sum_ = token_losses(self._loss, new, old[chunk], advantages[chunk], self._bounds).sum()
             (to_new,) = torch.autograd.grad(sum_, new)
@@ -170,7 +185,9 @@ class _Batch:
                 torch.mm(to_scores, decoder.unembedding, out=to_hidden[chunk])
                 value += sum_.detach()
         # A matrix that no token used, such as an expert's, has no gradient; here that is zero.
-        grads = torch.autograd.grad(hidden, self._weights, to_hidden, allow_unused=True, materialize_grads=True)
+        grads: Sequence[Tensor] = ()
+        if self._weights:
+            grads = torch.autograd.grad(hidden, self._weights, to_hidden, allow_unused=True, materialize_grads=True)
         largest = [torch.linalg.vector_norm(grad, torch.inf, dtype=torch.float32) for grad in grads]
         self._logprobs.append((spans, sampled_T, logprobs.detach()))
         return grads, torch.stack([value, *largest])

@@ -1,0 +1,124 @@
+"""What keeps training steady, as a person trains with it: what is in the metrics is what a hand calculation gives."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from peergrad import UserError
+from peergrad.debate.transcript import read_file
+from peergrad.reward.rewards import nobody_knows
+from peergrad.runs.folder import Progress, Run
+from peergrad.runs.training import plan_run
+from tests.runs.test_run import PARROT, adapter, run, settings
+
+QUICK = {"model": str(PARROT), "steps": 2, "batch": 3, "rank": 4, "threads": 1, "lr": 3e-3, "warm_steps": 1}
+QUICK |= {"warm_debates": 8, "eval_questions": 0, "eval_debates": 0, "max_tokens": 40, "save_every": 1}
+
+
+def train(out, **more):
+    """The run of a command, and its lines of metrics."""
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in (QUICK | more).items()]
+    command = [sys.executable, "-m", "peergrad", "train", "--preset", "demo", "--out", str(out), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    made = Run(out)
+    return made, [line for line in made.metrics() if line["phase"] == "train"]
+
+
+def again(out, **more):
+    """The same in this process, which takes less long."""
+    made = run(out, **(QUICK | more))
+    return made, [line for line in made.metrics() if line["phase"] == "train"]
+
+
+def learned_from(made, step, **more):
+    """The debates of a step that have signal, and the advantages that they give by votes alone."""
+    debates = list(read_file(made.path / "debates" / f"step_{step:06}.jsonl"))
+    rules = settings(made.path, **(QUICK | more)).learn
+    data = rules.training_data(debates, lambda _: nobody_knows).data
+    return [debate for debate in debates if debate.id in {datum.debate for datum in data}], data
+
+
+def gaps(debates, model):
+    """Of every sampled token, its log-probability when it was sampled less that of a model of transformers."""
+    differences = []
+    for turn in (turn for debate in debates for turn in debate.turns):
+        tokens = turn.tokens
+        ids = torch.tensor(np.concatenate((tokens.prompt_T, tokens.ids_T)).astype(np.int64))
+        with torch.no_grad():
+            scores = (model(ids[None]).logits[0] / tokens.temperature).log_softmax(-1)
+        said = scores[len(tokens.prompt_T) - 1 : -1].gather(1, ids[len(tokens.prompt_T) :, None])[:, 0]
+        differences.append(tokens.logprobs_T - said.numpy())
+    return np.concatenate(differences).astype(np.float64)
+
+
+@pytest.fixture
+def base():
+    return AutoModelForCausalLM.from_pretrained(PARROT)
+
+
+def test_5_5_kl_to_the_base_model(base, tmp_path):  # SPEC 5.5
+    made, lines = train(tmp_path / "run", kl=0.5)
+    for step, line in enumerate(lines, 1):
+        debates, data = learned_from(made, step, kl=0.5)
+        by_hand = gaps(debates, base)
+        assert line["tokens/trained"] == sum(map(len, data))
+        assert sum(int(datum.mask_T.sum()) for datum in data) == len(by_hand)  # all that was said in them
+        assert line["optim/kl_base"] == pytest.approx(by_hand.mean(), abs=1e-5)
+        assert line["optim/kl_base"] > 1e-3  # the warm start has moved it
+        # On-policy the loss is minus the sum of all advantages, and the penalty's sum to nothing.
+        votes = sum(float(datum.advantages_T.sum()) for datum in data)
+        assert line["optim/loss"] == pytest.approx(-votes, abs=1e-3 * len(by_hand))
+    without, plain = again(tmp_path / "without")
+    assert "optim/kl_base" not in plain[0]
+    assert adapter(without, 2) != adapter(made, 2)
+    again(tmp_path / "resumed", kl=0.5, steps=1)
+    resumed, same = again(tmp_path / "resumed", kl=0.5)
+    assert adapter(resumed, 2) == adapter(made, 2)
+    assert [line["optim/kl_base"] for line in same] == [line["optim/kl_base"] for line in lines]
+
+
+def test_7_6_the_learning_rate_of_a_step(tmp_path):  # SPEC 7.6
+    _, lines = train(tmp_path / "run", steps=3, lr_schedule="linear", lr_warmup=1)
+    assert [line["lr"] for line in lines] == pytest.approx([1.5e-3, 3e-3, 1.5e-3])
+
+
+def test_7_6_an_adaptive_learning_rate(base, tmp_path):  # SPEC 7.6
+    adaptive = {"lr_schedule": "adaptive", "lr_max_kl": 1e-9}
+    made, lines = train(tmp_path / "run", steps=3, **adaptive)
+    assert [line["lr"] for line in lines] == [3e-3, 1.5e-3, 0.75e-3]  # every update goes so far
+    after = PeftModel.from_pretrained(base, str(made.folder(Progress(1))))
+    debates, data = learned_from(made, 1)
+    credited = {(datum.debate, datum.agent): int(datum.mask_T.sum()) for datum in data}
+    moved = []
+    for debate in debates:
+        for agent in range(debate.agents):
+            turns = [turn for turn in debate.turns if turn.agent == agent]
+            one = gaps([type(debate)(debate.id, debate.question, debate.protocol, tuple(turns))], after)
+            moved.append(one[: credited.get((debate.id, agent), 0)])
+    by_hand = np.concatenate(moved)
+    assert lines[0]["optim/kl_update"] == pytest.approx(0.5 * (by_hand**2).mean(), rel=1e-3)
+    assert lines[0]["optim/ratio_update"] == pytest.approx(np.exp(np.abs(by_hand).max()), rel=1e-3)
+    again(tmp_path / "resumed", steps=2, **adaptive)
+    resumed, same = again(tmp_path / "resumed", steps=3, **adaptive)
+    assert [line["lr"] for line in same] == [line["lr"] for line in lines]
+    assert adapter(resumed) == adapter(made)
+    _, far = again(tmp_path / "far", lr_schedule="adaptive", lr_max_kl=100.0, lr_max_ratio=1e9)
+    assert [line["lr"] for line in far] == [3e-3, 3e-3]
+
+
+def test_what_an_engine_can_not_do_is_said_before_it_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend("examples")
+    for setting, value in (("kl", 0.1), ("lr_schedule", "adaptive")):
+        with pytest.raises(UserError, match=f"{setting}: calculator can't say how likely tokens are"):
+            plan_run(settings(tmp_path, engine="my_engine:CALCULATOR", **{setting: value}))
+    with pytest.raises(UserError, match=r"kl: -1 is not possible; give 0, for none"):
+        settings(tmp_path, kl=-1.0)
+    with pytest.raises(UserError, match=r"lr_warmup: 3 leaves none of the 3 steps"):
+        settings(tmp_path, lr_warmup=3)
