@@ -1,7 +1,4 @@
-"""Every setting of a run and of an evaluation: a sentence under each, presets, TOML, and early errors.
-
-Settings are nested frozen dataclasses, and names are unique over all sections.
-"""
+"""Every setting of a run and of an evaluation: a sentence under each, presets, TOML, and early errors."""
 
 from __future__ import annotations
 
@@ -167,7 +164,12 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
         "competition problems, after a warm start on transcripts",
         _LARGE | {"agents": 5, "lambda_gen": 0.5, "lambda_judge": 1.5, "warm_lr": 1e-4},
     ),
-    "open-ended": ("questions without a ground truth", _LARGE | {"agents": 4, "eval_every": 0, "eval_questions": 0}),
+    "open-ended": (
+        "questions without a ground truth: answers, critiques, then answers revised by them",
+        _LARGE
+        | {"protocol": "ballot", "ballot_form": "verdicts", "revise": True, "agents": 4}
+        | {"eval_every": 0, "eval_questions": 0},
+    ),
     "classic": (
         "agents speak in turn until they agree; one score per agent",
         _LARGE
@@ -223,6 +225,8 @@ def from_folder(config: T, folder: Path) -> T:
     if "schedule" in settings:  # as it was called
         settings["lr_schedule"] = settings.pop("schedule")
     settings = {name: value for name, value in _BEFORE.items() if name in flat(config)} | settings
+    if "prompts" in settings:  # their copies: nothing outside of a folder is read because the folder names it
+        settings["prompts"] = str(folder / "prompts")
     return changed(config, settings, str(path))
 
 

@@ -14,7 +14,7 @@ from peergrad.config import flat, from_folder, to_toml
 from peergrad.debate import protocol as protocols
 from peergrad.debate.contract import read
 from peergrad.debate.protocol import Recorded, own_protocol
-from peergrad.debate.types import Contract
+from peergrad.debate.types import Contract, Parsed
 from peergrad.learn.data import section_tokens
 from peergrad.runs.folder import Run
 from peergrad.web.report import report
@@ -222,6 +222,28 @@ def test_a_kind_of_a_built_in_one_keeps_its_own_name(tmp_path, monkeypatch):
     assert [turn.contract for turn in recorded.turns] == [turn.contract for turn in played.turns]
     assert [turn.solution for turn in recorded.turns] == ["42"] * 6
     assert score(recorded).streams == score(played).streams
+
+
+def test_an_old_transcript_of_a_kind_of_a_built_in_one_is_read_strictly(tmp_path, monkeypatch):
+    monkeypatch.setattr(protocols, "_own", {})
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    (tmp_path / "old_kinds.py").write_text(
+        "from dataclasses import dataclass\nfrom peergrad import Parallel\n@dataclass(frozen=True, kw_only=True)\n"
+        "class Louder(Parallel):\n    extra: int = 1\n"
+    )
+    louder = own_protocol("old_kinds:Louder")
+    line = json.loads(dump(asyncio.run(play(louder(max_rounds=1), Question("q", "?"), Scripted(lambda _: "42")))))
+    assert not load(json.dumps(line)).turns[0].parsed.error
+    del line["settings"]["reading"], line["settings"]["order_shown"]
+    old = load(json.dumps(line))
+    assert (old.protocol.reading, old.protocol.order_shown) == ("strict", "seat")
+    assert old.turns[0].parsed.error
+
+
+@pytest.mark.parametrize("verdict", [float("nan"), 1.5, -3, "<", None])
+def test_a_vote_that_is_none_is_a_sentence(verdict):
+    with pytest.raises(UserError, match=r"protocol: a vote says .*; give '>', '=' or a number from -1 to 1"):
+        Parsed(votes=((0, verdict, 1),))
 
 
 def test_a_field_may_not_be_called_like_another_setting(tmp_path, monkeypatch):

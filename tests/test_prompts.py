@@ -10,6 +10,8 @@ from typing import get_args
 import pytest
 
 from peergrad import Question, UserError, read_file
+from peergrad.cli.main import train_settings
+from peergrad.config import TrainConfig, changed, from_folder, preset
 from peergrad.debate.ballot import Ballot, BallotForm
 from peergrad.debate.judge import judge_asks, read_verdict
 from peergrad.debate.play import play
@@ -17,6 +19,8 @@ from peergrad.debate.prompts import TEXTS, read_texts
 from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.style import STYLES
 from peergrad.debate.votes import read_votes
+from peergrad.runs.folder import Run
+from peergrad.runs.training import plan_run
 from tests.helpers import Choosing, full, short
 
 PARROT = Path(__file__).parent / "fixtures" / "parrot"
@@ -172,3 +176,25 @@ def test_only_texts_are_read(tmp_path):
     (tmp_path / "secret.bin").write_bytes(b"\xff")
     with pytest.raises(UserError, match=r"secret\.bin is no text that is asked"):
         read_texts(tmp_path)
+
+
+def test_a_run_keeps_its_texts_and_reads_no_others(folder, tmp_path, monkeypatch):  # SPEC 3.20
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "propose.txt").write_text("another's")
+    monkeypatch.chdir(tmp_path)
+    config = changed(preset("demo"), {"prompts": "texts"}, "test")
+    run, facts = Run(tmp_path / "run"), plan_run(config).facts
+    with run.opened(config, facts):
+        run.begin(config, facts)
+    folder.rename(tmp_path / "moved")
+    monkeypatch.chdir("/")
+    assert from_folder(TrainConfig(), run.path).debate.texts == (("propose", OWN),)
+    assert train_settings(["--config", str(run.path / "config.toml")]).debate.texts == (("propose", OWN),)
+    moved = changed(config, {"prompts": str(tmp_path / "moved")}, "test")
+    with run.opened(moved, plan_run(moved).facts):  # the same texts, wherever they lie
+        pass
+    sent = run.path / "config.toml"
+    sent.write_text(sent.read_text().replace(str(run.path / "prompts"), str(secret)))
+    assert str(secret) in sent.read_text()
+    assert from_folder(TrainConfig(), run.path).debate.texts == (("propose", OWN),), "a folder names nothing outside of it"

@@ -39,10 +39,7 @@ _HOW = {"votes": "decided by votes", "answers": "by how often an answer was give
 
 
 def base_settings(args: Sequence[str]) -> DebatesConfig:
-    """The settings that the flags begin with: those of a run whose model debates, then those of a file.
-
-    The small model that answers where none is named rambles, and on this machine: its replies are short.
-    """
+    """The settings that the flags begin with: those of a run whose model debates, then of a file. A weak model rambles."""
     config = model_settings(DebatesConfig(), args, ("debate",))
     weak = replace(FirstFlags.of(args), protocol=None) == FirstFlags()
     return changed(config, {"max_tokens": WEAK_TOKENS}, "model") if weak else config

@@ -17,8 +17,8 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
 from peergrad.engines.shared.addresses import host
 from peergrad.runs import evaluation
+from peergrad.runs.folder import Run
 from peergrad.runs.models import run_of
-from peergrad.tasks.base import Task
 from peergrad.tasks.open import is_own_task, open_questions, open_task
 from peergrad.terminal.progress import ProgressView
 from peergrad.terminal.tables import print_result, result_text
@@ -43,8 +43,13 @@ def command(
         config: A TOML file with settings; what is given here goes before it.
         json: Print the result as JSON instead of tables.
     """
-    plan = evaluation.plan(settings, _task(settings), _trained_on(settings))
-    out = settings.measure.out or _default_folder(plan)
+    run = run_of(settings.engine.model)
+    if not settings.task.task and run:
+        name = eval_task(from_folder(TrainConfig(), run.path))
+        why = "which is somebody's code and not imported because a folder names it"
+        raise UserError(f"task: the run in {run.path} has {name}, {why}; if you trust it, repeat --task {name}")
+    plan = evaluation.plan(settings, open_questions(settings.task), _trained_on(run, settings.task.task) if run else set())
+    out = settings.measure.out or _default_folder(plan, run)
     console = Console(highlight=False, markup=False, stderr=json)
     with ProgressView(console) as view:
         result = run_until_done(lambda _: evaluation.evaluate(plan, out, view, result_text), view, lambda: str(out))
@@ -55,33 +60,19 @@ def command(
     console.print(Text(f"result: {visible(str(out / 'result.json'))}"), soft_wrap=True)
 
 
-def _task(settings: EvalConfig) -> Task:
-    """The questions to ask. A task that a run's folder names and the person does not is not imported."""
-    name, run = settings.task.task, run_of(settings.engine.model)
-    if not name and run:
-        name = eval_task(from_folder(TrainConfig(), run.path))
-        why = "which is somebody's code and not imported because a folder names it"
-        raise UserError(f"task: the run in {run.path} has {name}, {why}; if you trust it, repeat --task {name}")
-    return open_questions(settings.task)
-
-
-def _trained_on(settings: EvalConfig) -> set[tuple[str, str | None]]:
-    """The questions that a run was trained on, as far as they can still be read."""
-    run = run_of(settings.engine.model)
-    if not run:
-        return set()
+def _trained_on(run: Run, task_name: str) -> set[tuple[str, str | None]]:
+    """The questions that a run was trained on, as far as they can still be read; code is not imported unless it is asked."""
     trained = from_folder(TrainConfig(), run.path)
     apart = trained.held_out
-    if any(is_own_task(name) and name != settings.task.task for name in (trained.task.task, apart.eval_task)):
+    if any(is_own_task(name) and name != task_name for name in (trained.task.task, apart.eval_task)):
         return set()
     task, _ = open_task(trained.task, trained.keep.seed, held_out=apart.eval_questions, eval_name=apart.eval_task)
     return {(question.text, question.answer) for question in (task[index] for index in range(len(task)))}
 
 
-def _default_folder(plan: evaluation.EvalPlan) -> Path:
+def _default_folder(plan: evaluation.EvalPlan, run: Run | None) -> Path:
     """Where a result goes: beside the checkpoint it is about, else under ``evals`` here."""
     config, policy = plan.config, plan.policy
     model = f"{policy.base}-{host(policy.url)}" if policy.url else Path(config.engine.model).name
     name = re.sub(r"[^\w.-]+", "-", f"{model}-{plan.task.name}-{config.measure.mode}")
-    run = run_of(config.engine.model)
     return (run.path if run else Path()) / "evals" / name

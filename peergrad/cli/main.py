@@ -143,9 +143,7 @@ def train_settings(args: Sequence[str]) -> TrainConfig:
 
 
 def model_settings(config: T, args: Sequence[str], sections: Sequence[str]) -> T:
-    """The settings that the flags of ``eval`` and ``debate`` begin with: of a run's model some sections of the run, and its
-    engine; then those of a file.
-    """
+    """The settings that the flags of ``eval`` and ``debate`` begin with: sections of a run named as model, then a file's."""
     flags = FirstFlags.of(args)
     if named := flags.named_protocol:
         config = with_protocol(config, named)

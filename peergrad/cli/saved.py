@@ -20,7 +20,6 @@ from peergrad.reward import rewards
 from peergrad.reward.controls import Votes
 from peergrad.reward.rewards import RewardRules, Scored
 from peergrad.reward.streams import Consensus
-from peergrad.reward.tally import Vote
 from peergrad.runs.export import export as export_adapter
 from peergrad.runs.folder import Run
 from peergrad.tasks.open import TaskConfig, gradable, open_questions, regrade
@@ -70,22 +69,17 @@ def score(
 
 
 def _as_object(scored: Scored, advantages: Sequence[Values]) -> dict[str, Any]:
-    """One debate's votes, counts and streams; a unit without signal is null."""
+    """One debate's votes, counts and streams; a unit without signal is null, and only a soft vote has a strength."""
+    votes = [asdict(vote) | {"judged": vote.judged or (None, None)} for vote in scored.tally.votes]
     return {
         "id": scored.debate.id,
-        "votes": [_vote(vote) for vote in scored.tally.votes],
+        "votes": [{n: value for n, value in vote.items() if n != "strength" or value != 1} for vote in votes],
         "counts": {name: getattr(scored.tally.counts, name) for name in _COUNTS},
         "streams": [
             {"name": stream.name, "unit": stream.unit, "values": stream.values, "advantages": values}
             for stream, values in zip(scored.streams, advantages, strict=True)
         ],
     }
-
-
-def _vote(vote: Vote) -> dict[str, Any]:
-    """A vote; how strong it is only of a soft one."""
-    line = asdict(vote) | {"judged": vote.judged or (None, None)}
-    return {name: value for name, value in line.items() if name != "strength" or value != 1}
 
 
 def rescore(

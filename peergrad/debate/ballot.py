@@ -104,8 +104,7 @@ class Ballot(BaseProtocol):
         return self.ask(debate, agent, messages, round=round_, shown=(0, 0), place=place, temperature=self.temperature)
 
     def _ballot(self, debate: Debate, agent: int, round_: int, place: int) -> Ask:
-        first = (round_ - 1) * self.agents
-        answers = {turn.agent: turn for turn in debate.turns[first : first + self.agents]}
+        shown, answers = debate.in_round(round_ - 1)
         candidates = self._candidates(debate, answers, agent, round_)
         choices = self._choices(debate, answers, agent, candidates) if self.soft else ()
         messages = choices[0].messages if choices else self._ask_in_words(debate, answers, agent, candidates)
@@ -114,7 +113,7 @@ class Ballot(BaseProtocol):
             agent,
             messages,
             round=round_,
-            shown=(first, first + self.agents),
+            shown=shown,
             place=place,
             contract=BALLOT,
             temperature=self.temperature,
@@ -122,14 +121,13 @@ class Ballot(BaseProtocol):
         return replace(ask, stop=(), candidates=candidates, choices=choices)
 
     def _revision(self, debate: Debate, agent: int, round_: int, place: int) -> Ask:
-        own = next(turn for turn in debate.turns if turn.agent == agent)
-        ballots = debate.turns[self.agents : 2 * self.agents]
-        critiques = [critique for turn in ballots if (critique := critique_of(turn, agent))]
+        own = debate.in_round(0)[1][agent]
+        shown, ballots = debate.in_round(round_ - 1)
+        critiques = [critique for turn in ballots.values() if (critique := critique_of(turn, agent))]
         quoted = "\n\n".join(MARK + harmless(critique).replace("\n", f"\n{MARK}") for critique in critiques)
         name, instruction = "revise" if critiques else "no_critiques", debate.question.style.instruction
         task = prompts.text(name, self.prompts, critiques=quoted, instruction=instruction).rstrip()
         messages = (*self._own_answer(debate, own), Message("user", task))
-        shown = (self.agents, 2 * self.agents)
         return self.ask(debate, agent, messages, round=round_, shown=shown, place=place, temperature=self.temperature)
 
     def _own_answer(self, debate: Debate, own: Turn) -> tuple[Message, ...]:

@@ -7,14 +7,15 @@ import typing
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from peergrad.debate.bounds import RESUMABLE
 from peergrad.debate.contract import Order, Reading
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
 from peergrad.debate.imports import is_import_path, where_it_failed
 from peergrad.debate.personas import PERSONAS
-from peergrad.debate.prompts import Wording, read_texts
+from peergrad.debate.prompts import Texts, Wording, read_texts
 from peergrad.debate.protocol import BaseProtocol, Recorded, imported_protocol, own_protocol
 from peergrad.debate.protocols import BUILT_IN, OrderShown, Parallel
 
@@ -34,7 +35,7 @@ class DebateConfig:
     """The longest reply, in tokens; one that is cut off is unreadable."""
     wording: Wording = "full"
     """Full instructions, or brief ones for a model that knows the form (after a warm start)."""
-    prompts: Path | None = None
+    prompts: Annotated[Path | None, RESUMABLE] = None
     """A folder with texts of your own: each file NAME.txt replaces the prompt of that name."""
     reading: Reading = "tolerant"
     """Also read replies that are nearly in the form asked for, at a cost; or only the exact form."""
@@ -54,6 +55,11 @@ class DebateConfig:
             hint = nearest(self.protocol, tuple(BUILT_IN))
             raise UserError(f"protocol: {self.protocol!r} is not known; {hint}, or module:name of your own")
 
+    @property
+    def texts(self) -> Texts:
+        """The texts of one's own."""
+        return read_texts(self.prompts) if self.prompts else ()
+
     def build(self, temperature: float | None = None) -> BaseProtocol:
         """The protocol itself, all of it sampled at one temperature where an engine has no other.
 
@@ -64,7 +70,7 @@ class DebateConfig:
             return Recorded(agents=self.agents, max_tokens=self.max_tokens, protocol=self.protocol)
         names = {field.name for field in dataclasses.fields(kind)}
         settings = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        settings["prompts"] = read_texts(self.prompts) if self.prompts else ()
+        settings["prompts"] = self.texts
         if temperature is not None and settings.get("temperature", temperature) != temperature:
             given = f"temperature: {self.temperature} is not possible with this engine"
             raise UserError(f"{given}, where all debates are at {temperature:g}; give {temperature:g}")

@@ -94,11 +94,14 @@ class BaseProtocol:
         return replace(self, agents=1)
 
     def speakers(self, debate: Debate) -> tuple[int, list[int]]:
-        """The round to play now, and who has not spoken in it: everybody, unless a transcript breaks off within it."""
-        round_ = max(0, debate.rounds - 1)
-        spoken = {turn.agent for turn in debate.turns if turn.round == round_}
-        missing = [agent for agent in range(self.agents) if agent not in spoken]
-        return (round_, missing) if missing else (round_ + 1, list(range(self.agents)))
+        """The round to play now, the first in which somebody has not spoken, and who has not: everybody, unless a transcript
+        breaks off within it.
+        """
+        spoken = {(turn.round, turn.agent) for turn in debate.turns}
+        for round_ in range(debate.rounds):
+            if missing := [agent for agent in range(self.agents) if (round_, agent) not in spoken]:
+                return round_, missing
+        return debate.rounds, list(range(self.agents))
 
     def ask(
         self,

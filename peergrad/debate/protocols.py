@@ -175,9 +175,9 @@ class Parallel(_Rounds):
             task = self._task(debate, agent, (), full=False)
             question = prompts.question(debate.question, self.wording, self.prompts)
             return Message("system", system), Message("user", f"{question}\n\n{task}")
-        last_round = debate.turns[(round_ - 1) * self.agents : round_ * self.agents]
-        own = next(turn for turn in last_round if turn.agent == agent)
-        shown = self._ordered(last_round, agent)
+        last_round = debate.in_round(round_ - 1)[1]
+        own = last_round[agent]
+        shown = self._ordered([*last_round.values()], agent)
         since = [heard[turn.agent] for turn in shown if turn is not own]
         task = self._task(debate, agent, shown, full=False, error=own.parsed.error)
         return (
@@ -235,7 +235,7 @@ def _quoted(turn: Turn, fields: dict[str, str]) -> str:
 def _heard(debate: Debate, round_: int) -> dict[int, str]:
     """What parallel agents are told before a round of each agent's turn in the last one: never its votes."""
     heard: dict[int, str] = {}
-    for turn in debate.turns[max(0, round_ - 1) * debate.agents : round_ * debate.agents]:
+    for turn in debate.in_round(round_ - 1)[1].values() if round_ else ():
         names = () if turn.parsed.error else ("solution", "evaluation")
         fields = {name: turn.section(name) for name in names} or {"solution": prompts.UNREADABLE}
         heard[turn.agent] = _quoted(turn, fields)

@@ -15,6 +15,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from peergrad.debate.ballot import BALLOT, Ballot
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field, nearest
 from peergrad.debate.imports import is_import_path
@@ -23,7 +24,7 @@ from peergrad.debate.payload import frozen
 from peergrad.debate.personas import Persona
 from peergrad.debate.prompts import LETTERS, Texts
 from peergrad.debate.protocol import MAX_AGENTS, BaseProtocol, Recorded, call_protocol, imported_protocol
-from peergrad.debate.protocols import BUILT_IN, Parallel
+from peergrad.debate.protocols import BUILT_IN, Parallel, Sequential
 from peergrad.debate.style import OPEN, STYLES, Style, own_styles
 from peergrad.debate.types import (
     Ask,
@@ -193,6 +194,8 @@ def _dump_asked(debate: Debate, turn: Turn, index: int) -> dict[str, Any]:
         line["round"] = turn.round
     if turn.candidates:
         line["candidates"] = turn.candidates
+    if turn.chosen != _chosen_by(debate.protocol, turn.contract):
+        line["chosen"] = turn.chosen
     built_in = debate.protocol.name in BUILT_IN
     if not built_in or turn.contract != debate.protocol.contract:
         line["contract"] = turn.contract and turn.contract.names
@@ -243,7 +246,8 @@ def _load_protocol(at: Field, agents: int, max_rounds: int) -> BaseProtocol:
     kind = imported_protocol(name)
     if kind is None:
         return Recorded(agents=agents, protocol=name, settings=raw)
-    values = {one: _frozen(value) for one, value in raw.items()}
+    before = _before(max_rounds) if issubclass(kind, Parallel | Sequential) else {}
+    values = before | {one: _frozen(value) for one, value in raw.items()}
     if issubclass(kind, Parallel) and "personas" in settings:
         values["personas"] = _load_personas(settings["personas"])
     try:
@@ -252,15 +256,18 @@ def _load_protocol(at: Field, agents: int, max_rounds: int) -> BaseProtocol:
         settings.wrong(f"do not fit the protocol {name} ({error})")
 
 
+def _before(max_rounds: int) -> dict[str, Any]:
+    """What a line means that was written before there were such settings, or by hand."""
+    return {"max_rounds": max_rounds, "reading": "strict", "order_shown": "seat"}
+
+
 def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, cast("list[Any]", value))) if isinstance(value, list) else value
 
 
 def _built_in(at: Field, kind: type[BaseProtocol], agents: int, max_rounds: int) -> BaseProtocol:
     known = tuple(field.name for field in fields(kind) if field.name != "agents")
-    # What a line means that was written before there were such settings, or by hand.
-    before = {"max_rounds": max_rounds, "reading": "strict", "order_shown": "seat"}
-    settings: dict[str, Any] = {name: value for name, value in before.items() if name in known}
+    settings: dict[str, Any] = {name: value for name, value in _before(max_rounds).items() if name in known}
     types = get_type_hints(kind)
     for name in at.names():
         if name not in known:
@@ -321,7 +328,13 @@ def _load_turn(at: Field, earlier: list[Turn], agent: int, protocol: BaseProtoco
         round=round_,
         contract=contract,
         candidates=candidates,
+        chosen=not judge and at.get("chosen", _chosen_by(protocol, contract)).flag(),
     )
+
+
+def _chosen_by(protocol: BaseProtocol, contract: Contract | None) -> bool:
+    """Whether a turn is one of choices by its protocol, which a line then need not say."""
+    return isinstance(protocol, Ballot) and protocol.soft and contract == BALLOT
 
 
 def _load_candidates(at: Field, agents: int) -> Candidates:

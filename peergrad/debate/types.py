@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -243,12 +243,18 @@ class Parsed:
     error: ParseError | None = None
     tolerated: bool = False
 
+    def __post_init__(self) -> None:
+        for _, verdict, _ in cast("Any", self.votes):  # a protocol of somebody's own may have read anything
+            if verdict not in (">", "=") and not (isinstance(verdict, int | float) and -1 <= verdict <= 1):
+                raise UserError(f"protocol: a vote says {verdict!r}; give '>', '=' or a number from -1 to 1")
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One agent speaking once. ``asked`` is what it was shown; a thinned-out transcript leaves it empty.
 
-    ``round`` counts from 0. ``contract`` is what the reply was read by.
+    ``round`` counts from 0. ``contract`` is what the reply was read by. ``chosen``: it was asked for choices, so nothing of
+    it was sampled (SPEC 3.18).
     """
 
     agent: int
@@ -263,6 +269,7 @@ class Turn:
     round: int = 0
     contract: Contract | None = None
     candidates: Candidates = ()
+    chosen: bool = False
 
     @staticmethod
     def of(ask: Ask, reply: Reply, parsed: Parsed) -> Turn:
@@ -280,6 +287,7 @@ class Turn:
             round=ask.round,
             contract=ask.contract,
             candidates=ask.candidates,
+            chosen=bool(ask.choices),
         )
 
     def section(self, name: str) -> str:
@@ -351,6 +359,11 @@ class Debate:
 
     def __repr__(self) -> str:  # short, as for Tokens
         return f"Debate({self.id!r}, {self.agents} agents, {len(self.turns)} turns)"
+
+    def in_round(self, round_: int) -> tuple[tuple[int, int], dict[int, Turn]]:
+        """From where to where the turns of a round stand, and the turns by agent."""
+        at = [index for index, turn in enumerate(self.turns) if turn.round == round_]
+        return (min(at), max(at) + 1), {self.turns[index].agent: self.turns[index] for index in at}
 
     def final_turn(self, agent: int) -> int | None:
         """The index of the turn with an agent's final solution: the last one that can be read; ``None`` if it has none."""

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import combinations, pairwise
+from math import comb
 from operator import attrgetter
 
 from peergrad.debate.protocol import call_protocol
@@ -123,9 +124,12 @@ def form_counts(scored: Scored) -> Counts:
     return {name: (float(part), float(whole)) for name, (part, whole) in counts.items()}
 
 
+_BY_COINS = 1 / 8  # of the rounds: four voters with one vote each
+
+
 def copied_votes(scored: Scored) -> frozenset[int]:
     """The votes in words, by index, that follow the prompt or the seats and not what was said (SPEC 8.6): they stand in the
-    referee's own words, or all voters of a round, four or more, cast the same ballot, by letters or counted from their seat.
+    referee's own words, or more voters of a round than by coins cast the same ballot, by letters or from their seat.
     """
     debate = scored.debate
     by_turn: dict[int, list[int]] = defaultdict(list)
@@ -133,6 +137,7 @@ def copied_votes(scored: Scored) -> frozenset[int]:
         if vote.judged and debate.turns[vote.turn].parsed.sections:
             by_turn[vote.turn].append(index)
     ballots: dict[int, list[frozenset[tuple[int, str, int]]]] = defaultdict(list)
+    by_voter: dict[int, frozenset[tuple[int, str, int]]] = {}
     copied: set[int] = set()
     for at, indices in by_turn.items():
         turn, shown, ballot = debate.turns[at], _votes_in_prompt(debate, debate.turns[at]), set[tuple[int, str, int]]()
@@ -143,11 +148,14 @@ def copied_votes(scored: Scored) -> frozenset[int]:
             ballot.add((a, vote.op, b) if a < b or vote.op == ">" else (b, vote.op, a))
             if (vote.a, vote.op, vote.b) in shown:
                 copied.add(index)
-        ballots[turn.round].append(frozenset(ballot))
+        by_voter[at] = frozenset(ballot)
+        ballots[turn.round].append(by_voter[at])
     for at, indices in by_turn.items():
         cast = ballots[debate.turns[at].round]
-        if len(cast) > 3 and len({*cast}) == 1:
-            copied.update(index for index in indices if scored.tally.votes[index].op == ">")
+        preferred = [index for index in indices if scored.tally.votes[index].op == ">"]
+        alike = cast.count(by_voter[at])
+        if alike > 2 and comb(len(cast), alike) <= _BY_COINS * 2 ** (len(preferred) * (alike - 1)):
+            copied.update(preferred)
     return frozenset(copied)
 
 
@@ -189,10 +197,7 @@ def vote_right(vote: Vote, right: Sequence[bool | None]) -> float | None:
 
 
 def winner_is_right(scored: Scored, grades: Sequence[Grade]) -> float | None:
-    """Whether the last solution of the agent with the best win rate is right; averaged over equally good ones.
-
-    ``None`` if it is not known of any of them.
-    """
+    """Whether the last solution of the agent with the best win rate is right, averaged over equally good ones, if known."""
     final, rates = final_grades(scored.debate, grades), win_rate(scored.debate.agents, scored.tally.votes)
     return share_right([answer for answer, rate in zip(final, rates, strict=True) if rate == max(rates)])
 

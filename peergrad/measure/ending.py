@@ -50,10 +50,7 @@ class Ending:
 
     @property
     def winner(self) -> int | None:
-        """The one agent that won; ``None`` if nobody did, or several who do not give the same answer.
-
-        Of several that do, it is the first.
-        """
+        """The one agent that won, or the first of several who give the same answer; ``None`` if there is none."""
         answers = {self.finals[agent].answer for agent in self.winners}
         alike = len(answers) == 1 and None not in answers
         return self.winners[0] if len(self.winners) == 1 or (self.winners and alike) else None
@@ -129,14 +126,10 @@ def as_object(end: Ending, models: Sequence[str]) -> dict[str, Any]:
     }
     votes: list[dict[str, Any]] = []
     for vote in end.votes:
-        by_judge = vote.author == debate.agents
-        by = (
-            {"author": "judge", "round": None}
-            if by_judge
-            else {"author": vote.author, "round": debate.turns[vote.turn].round + 1}
-        )
+        judged = vote.author == debate.agents
+        author, round = ("judge", None) if judged else (vote.author, debate.turns[vote.turn].round + 1)
         soft = {} if vote.strength == 1 else {"strength": vote.strength}
-        votes.append(by | {"a": vote.a, "op": vote.op, "b": vote.b} | soft)
+        votes.append({"author": author, "round": round, "a": vote.a, "op": vote.op, "b": vote.b} | soft)
     return {
         "id": debate.id,
         "question": debate.question.text,

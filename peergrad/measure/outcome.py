@@ -58,7 +58,7 @@ def direct_outcome(
     values = {"direct/correct": list(map(share_right, answers)), "direct/format": _each(_share_found, answers)}
     tokens = {"direct/correct": [_tokens([debate], by) for debate in direct]}
     if any(samples):
-        drawn = [_answers(debates[:k], grade) for debates in samples]
+        drawn = [[answer for (answer, *_) in final_answers(debates[:k], grade)] for debates in samples]
         values |= _at_k(drawn, k, "direct")
         tokens[f"direct/cons@{k}"] = [_tokens(debates[:k], by) for debates in samples]
         answers = [first + more for first, more in zip(answers, drawn, strict=True)]
@@ -104,15 +104,15 @@ def _bought_outcome(
     """The vote of as many independent answers, or chains of somebody alone, as the debates' tokens buy."""
     prices = [[_tokens([one], by) for one in answers] for answers in drawn]
     bought = [answers[:most] for answers, most in zip(drawn, affordable(prices, budgets), strict=True)]
-    values = _each(vote_is_right, [_answers(answers, grade) for answers in bought])
     tokens = [_tokens(answers, by) for answers in bought]
-    counts: list[Counts] = []
+    answers, counts = list[list[Grade]](), list[Counts]()
     for chains in bought:  # right→wrong and wrong→right of somebody who sees only itself, and what was not graded in time
         graded = list(zip(chains, turn_grades(chains, grade), strict=True))
+        answers.append([final_grades(*one)[0] for one in graded])
         flips = total(vote_counts(score(chain), grades) for chain, grades in graded)
         flips = {f"{way}/{name}": count for name, count in flips.items() if name.startswith("flips/")}
         counts.append(flips | total(_timed_out(grades) for _, grades in graded))
-    return Outcome(tuple(ids), {f"{way}/majority": values}, {f"{way}/majority": tokens}, counts)
+    return Outcome(tuple(ids), {f"{way}/majority": _each(vote_is_right, answers)}, {f"{way}/majority": tokens}, counts)
 
 
 def seat_outcome(ids: Sequence[str], by_seat: Sequence[Debates], grade: Grader) -> Outcome:
@@ -175,10 +175,7 @@ def result(outcome: Outcome, task: str, hashes: Mapping[str, str]) -> dict[str, 
 
 
 def compared(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Two results side by side, question by question: what both measured, over the questions both asked.
-
-    A question is the same if its name, its words and its answer are.
-    """
+    """Two results side by side: what both measured, over the questions (by name, words and answer) that both asked."""
     asked = set(zip(second["questions"], second["hashes"], strict=True))
     shared = [name for name, hashed in zip(first["questions"], first["hashes"], strict=True) if (name, hashed) in asked]
     rows: dict[str, Any] = {}
@@ -196,11 +193,6 @@ def compared(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, A
 def _as_lists(intervals: Mapping[str, Interval | None]) -> dict[str, Any]:
     """Those that there are, as JSON knows them."""
     return {name: [one.value, one.low, one.high] for name, one in intervals.items() if one}
-
-
-def _answers(debates: Debates, grade: Grader) -> list[Grade]:
-    """The final answer of each debate of one agent."""
-    return [answers[0] for answers in final_answers(debates, grade)]
 
 
 def _timed_out(answers: Sequence[Grade]) -> Counts:

@@ -89,10 +89,7 @@ _EASIER = "Take easier questions or a stronger model, or warm-start on right sol
 
 
 def _solves(sample: Sample, task: Task) -> list[Gate]:
-    """Whether the model is right alone, keeps that in debate, and how often an agent is right in the end.
-
-    A model that is never right can't be shown what right looks like.
-    """
+    """A model that is never right can't be shown what right looks like: alone, in debate against alone, and in the end."""
     alone, debated = _first_right(sample.answers, task), _first_right(sample.debates, task)
     both = [name for name in debated if name in alone]
     known = [debate for debate in sample.debates if debate.question.known]

@@ -126,10 +126,7 @@ def rescore(
     own: Sequence[str] = (),
     known: Callable[[Question], bool] = gradable,
 ) -> Rescored:
-    """Score every debate under every candidate and hold the rewards against the truth, where there is one.
-
-    ``own`` are import paths of rewards to compare with the built-in ones. ``known``: which questions ``grade`` can grade.
-    """
+    """Score every debate under every candidate, and hold the rewards against the truth of questions that are ``known``."""
     named = candidates(rules, own)
     names, rows, rest = list(named), list[_Row](), iter(debates)
     while some := list(islice(rest, _AT_ONCE)):

@@ -71,10 +71,7 @@ def correlation(xy_Q: Floats, xx_Q: Floats, yy_Q: Floats) -> Interval | None:
 
 
 def correlation_difference(first: tuple[Floats, Floats], second: tuple[Floats, Floats], yy_Q: Floats) -> Interval | None:
-    """By how much one x correlates better with y than another does, each as ``(xy_Q, xx_Q)`` over the same questions.
-
-    ``None`` where either x, or y, is constant.
-    """
+    """By how much one x, as ``(xy_Q, xx_Q)``, correlates better with y than another; ``None`` where one is constant."""
     a, b = _pulls(*first, yy_Q), _pulls(*second, yy_Q)
     if a is None or b is None:
         return None

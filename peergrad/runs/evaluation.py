@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import math
 import time
@@ -69,6 +70,7 @@ class EvalPlan:
             "opponent_sha256": self.opponent and weights_sha256(self.opponent, engine_of(self.config.engine)),
             "task": self.task.name,
             "questions_sha256": fingerprint(self.questions),
+            "prompts_sha256": hashlib.sha256(repr(texts).encode()).hexdigest() if (texts := self.protocol.prompts) else None,
             "asked": len(self.questions),
         }
 
@@ -76,12 +78,21 @@ class EvalPlan:
 def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = frozenset()) -> EvalPlan:
     """Check everything that can be checked without a model. What was trained on (text, answer) is not asked."""
     every = [task[index] for index in range(len(task))]
-    questions, notes = _to_ask([question for question in every if (question.text, question.answer) not in trained])
+    new = [question for question in every if (question.text, question.answer) not in trained]
+    answered = [question for question in new if question.known]
+    distinct: dict[tuple[str, str | None], Question] = {}
+    for question in answered:
+        distinct.setdefault((question.text, question.answer), question)
+    questions, notes = list(distinct.values()), list[str]()
     if not questions:
         why = "were all trained on" if trained and any(q.known for q in every) else "have no answers"
         raise UserError(f"task: its questions {why}, so there is nothing to measure; name others")
     if len(every) > len(questions) and trained:
-        notes.insert(0, f"{len(every)} questions, less those that the run was trained on and those that repeat")
+        notes.append(f"{len(every)} questions, less those that the run was trained on and those that repeat")
+    if without := len(new) - len(answered):
+        notes.append(f"{without} questions have no answer and are left out")
+    if again := len(answered) - len(questions):
+        notes.append(f"{again} questions repeat others and are left out")
     most = config.measure.questions or len(questions)
     if most > len(questions):
         notes.append(f"there are {len(questions)} questions to ask, not {most}")
@@ -95,20 +106,6 @@ def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = 
     notes += [note] if (note := left_out(task)) else []
     protocol = playable(config.debate.build(engine_of(config.engine).temperature))
     return EvalPlan(config, protocol, task, tuple(questions), policy, opponent, tuple(notes))
-
-
-def _to_ask(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
-    """Those that have an answer, each once; and what there is to say about the others."""
-    answered = [question for question in questions if question.known]
-    first: dict[tuple[str, str | None], Question] = {}
-    for question in answered:
-        first.setdefault((question.text, question.answer), question)
-    distinct, notes = list(first.values()), list[str]()
-    if without := len(questions) - len(answered):
-        notes.append(f"{without} questions have no answer and are left out")
-    if again := len(answered) - len(distinct):
-        notes.append(f"{again} questions repeat others and are left out")
-    return distinct, notes
 
 
 class EvalFolder(files.WorkFolder):

@@ -11,9 +11,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from peergrad.config import flat, from_folder, markers, to_toml
+from peergrad.config import changed, flat, from_folder, markers, to_toml
 from peergrad.debate.bounds import Resumable
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.prompts import read_texts
 from peergrad.debate.transcript import load
 from peergrad.debate.types import Debate
 
@@ -215,10 +216,16 @@ class WorkFolder:
         Settings that are marked ``RESUMABLE`` may change, except those named as ``fixed``.
         """
         if not self.exists:
-            self._check_unused(to_toml(config))
+            self._check_unused(config)
         with self.locked():
             if self.resumable:
-                self._check_same(config, facts, fixed)
+                what, before = f"the {self.noun} in {self.path}", self.facts
+                for name, word in _FACTS.items():
+                    if name in facts and before.get(name) != facts[name]:
+                        raise UserError(f"out: {what} has {word}; give another folder (out)")
+                may_change = markers(config, Resumable).keys() - set(fixed)
+                now = {name: value for name, value in flat(config).items() if name not in may_change}
+                check_same_settings(what, flat(from_folder(type(config)(), self.path)), now)
             yield
 
     def begin(self, config: Any, facts: Mapping[str, Any]) -> None:
@@ -226,7 +233,14 @@ class WorkFolder:
         for name in ("", *self.subfolders):
             _make(self.path / name)
         resumed = self.resumable
-        write(self.path / "config.toml", to_toml(config).encode())
+        copies, texts = self.path / "prompts", dict(config.debate.texts)
+        for copy in copies.glob("*.txt"):
+            if copy.stem not in texts:
+                unlink(copy)
+        for name, text in texts.items():  # so that it does not matter what becomes of the person's
+            _make(copies)
+            write(copies / f"{name}.txt", text.encode())
+        write(self.path / "config.toml", self._toml(config))
         if not resumed:
             write(self.path / self.facts_name, json_bytes(dict(facts), indent=2))
 
@@ -243,28 +257,25 @@ class WorkFolder:
                         os.unlink(self.path / "lock")
                         os.rmdir(self.path)
 
-    def _check_unused(self, config: str) -> None:
+    def _toml(self, config: Any) -> bytes:
+        """The settings, with the copies of prompts in place of the person's."""
+        copies = self.path.resolve() / "prompts"
+        return to_toml(changed(config, {"prompts": copies}, "prompts") if config.debate.texts else config).encode()
+
+    def _check_unused(self, config: Any) -> None:
         """Refuse a folder that holds anything but what ``begin`` leaves when it is killed before it writes the facts."""
         try:
             for entry in sorted(self.path.iterdir()) if self.path.exists() else []:
                 ours = (
                     entry.name in ("lock", ".config.toml.part", f".{self.facts_name}.part")
-                    or (entry.name == "config.toml" and entry.read_bytes() == config.encode())
+                    or (entry.name == "config.toml" and entry.read_bytes() == self._toml(config))
+                    or (entry.name == "prompts" and {*read_texts(entry)} <= {*config.debate.texts})
                     or (entry.name in self.subfolders and not any(entry.iterdir()))
                 )
                 if not ours:
                     raise UserError(f"out: {self.path} holds something else ({entry.name}); give a new folder")
         except OSError as error:
             raise UserError(f"out: {self.path} can't be used ({error.strerror}); give a folder you may write to") from None
-
-    def _check_same(self, config: Any, facts: Mapping[str, Any], fixed: Collection[str]) -> None:
-        what, before = f"the {self.noun} in {self.path}", self.facts
-        for name, word in _FACTS.items():
-            if name in facts and before.get(name) != facts[name]:
-                raise UserError(f"out: {what} has {word}; give another folder (out)")
-        may_change = markers(config, Resumable).keys() - set(fixed)
-        now = {name: value for name, value in flat(config).items() if name not in may_change}
-        check_same_settings(what, flat(from_folder(type(config)(), self.path)), now)
 
 
 def _make(folder: Path) -> None:

@@ -1,7 +1,4 @@
-"""A run as a plain folder (docs/reference/run.md), and loggers that are sent its metrics as well.
-
-Whatever is read here may have been cut off at any moment.
-"""
+"""A run as a plain folder (docs/reference/run.md) that may be cut off at any moment, and loggers of its metrics."""
 
 from __future__ import annotations
 
@@ -101,9 +98,7 @@ class Run(WorkFolder):
         return Played(debates, reasons) if debates else None
 
     def debates(self, pattern: str = "step_*", *, thin: bool = False) -> Iterator[tuple[str, Debate]]:
-        """Every saved debate with the name of its file, in order, ``thin`` without prompts and tokens; what can't be read is
-        left out.
-        """
+        """Every saved debate that can be read, with the name of its file, in order; ``thin``: without prompts and tokens."""
         for path in sorted((self.path / "debates").glob(f"{pattern}.jsonl")):
             try:
                 for debate in read_file(path, thin=thin):
@@ -203,7 +198,11 @@ def open_loggers(names: Sequence[str], run: Path, config: Mapping[str, Any]) -> 
     settings, opened = {key: str(value) for key, value in config.items()}, list[Logger]()
     for name in names:
         try:
-            opened.append(_tensorboard(run, settings) if name == "tensorboard" else _tracker(name, run, settings))
+            if name == "tensorboard":
+                opened.append(_tensorboard(run, settings))
+            else:  # wandb, and trackio, which has the same functions
+                tracker: Any = importlib.import_module(name).init(project="peergrad", name=run.name, config=settings)
+                opened.append(Logger(name, lambda step, numbers, to=tracker: to.log({**numbers}, step=step), tracker.finish))
         except ImportError:
             raise UserError(
                 f"log_to: {name} is not installed; pip install {name}, or leave it out: files are always written"
@@ -245,9 +244,3 @@ def _tensorboard(run: Path, config: Mapping[str, str]) -> Logger:
             writer.add_scalar(name, value, step)
 
     return Logger("tensorboard", log, writer.close)
-
-
-def _tracker(library: str, run: Path, config: Mapping[str, str]) -> Logger:
-    """wandb, and trackio, which has the same functions."""
-    tracker: Any = importlib.import_module(library).init(project="peergrad", name=run.name, config=dict(config))
-    return Logger(library, lambda step, metrics: tracker.log(dict(metrics), step=step), tracker.finish)

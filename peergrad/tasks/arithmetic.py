@@ -44,10 +44,7 @@ def grade_sum(question: Question, solution: str) -> Grade:
 
 
 def teacher(seed: int) -> Callable[[Debate, Ask], str]:
-    """What a patient debater would say next: mostly right, sometimes wrong, and honest about the others.
-
-    A function of the debate and the agent alone, so the same lesson can be given again.
-    """
+    """What a patient debater would say next, always the same: mostly right, sometimes wrong, honest about the others."""
 
     def say(debate: Debate, ask: Ask) -> str:
         agent = ask.agent

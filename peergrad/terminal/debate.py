@@ -179,7 +179,7 @@ def outcome(end: Ending) -> str:
         rate = f"{finals[winners[0]].win_rate:.2f}"
         if len(winners) == 1:
             return f"{seat_name(end.debate.protocol, winners[0])} wins with a win rate of {rate}:"
-        tied = f"{_named(winners)} tie with a win rate of {rate}"
+        tied = f"Agents {', '.join(map(str, winners[:-1]))} and {winners[-1]} tie with a win rate of {rate}"
         return f"{tied} and give the same answer:" if end.winner is not None else f"{tied}; there is no single winner:"
     why = "No vote is for an answer that can be read" if end.votes else "Nobody voted"
     if end.by == "answers":
@@ -216,10 +216,8 @@ def _ballot(debate: Debate, voter: int, votes: Sequence[Vote]) -> list[str]:
         if vote.author == voter:
             when = f"round {debate.turns[vote.turn].round + 1}: " if voter < debate.agents else ""
             by_turn.setdefault(when, []).append(_pair(vote.a, vote.op if vote.strength == 1 else vote.strength, vote.b))
-    return [
-        seat_name(debate.protocol, voter),
-        "; ".join(when + ", ".join(pairs) for when, pairs in by_turn.items()) or "none",
-    ]
+    ballots = "; ".join(when + ", ".join(pairs) for when, pairs in by_turn.items())
+    return [seat_name(debate.protocol, voter), ballots or "none"]
 
 
 def _standing(debate: Debate, final: Final) -> list[str]:
@@ -242,7 +240,3 @@ def _pair(a: int, verdict: Verdict, b: int) -> str:
         return f"Agent {a} {verdict} Agent {b}"
     first, second = (b, a) if verdict < 0 else (a, b)
     return f"Agent {first} > Agent {second} by {abs(verdict):.2f}"
-
-
-def _named(agents: Sequence[int]) -> str:
-    return "Agents " + ", ".join(map(str, agents[:-1])) + f" and {agents[-1]}"

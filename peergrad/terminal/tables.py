@@ -132,17 +132,10 @@ def print_comparison(console: Console, names: tuple[str, str], comparison: Mappi
     """Two results question by question."""
     about = f"{len(comparison['questions'])} questions in both. Change is from {names[0]} to {names[1]}."
     console.print(Text(visible(about)), soft_wrap=True)
-    rows = [
-        [
-            _title(name),
-            _interval(row["first"])[0],
-            _interval(row["second"])[0],
-            _change(row["difference"]),
-            str(row["better"]),
-            str(row["worse"]),
-        ]
-        for name, row in sorted(comparison["rows"].items(), key=lambda item: _place(item[0]))
-    ]
+    rows: list[list[str]] = []
+    for name, row in sorted(comparison["rows"].items(), key=lambda item: _place(item[0])):
+        first, second = (_interval(row[side])[0] for side in ("first", "second"))
+        rows.append([_title(name), first, second, _change(row["difference"]), str(row["better"]), str(row["worse"])])
     headings = ("way of answering", "first", "second", "change (95 %)", "better", "worse")
     console.print(_table(headings, rows, gap=2, box=None))
 
@@ -196,7 +189,10 @@ def print_scores(batch: Sequence[Scored], advantages: Sequence[Sequence[Values]]
         names = ["turn", "round", "agent", "votes"] if by_turn else ["agent"]
         columns = [values for stream, of in zip(scored.streams, centred, strict=True) for values in (stream.values, of)]
         rows = [
-            [*(_turn(scored, unit) if by_turn else [str(unit)]), *(_number(column[unit]) for column in columns)]
+            [
+                *(_turn(scored, unit) if by_turn else [str(unit)]),
+                *("–" if (value := column[unit]) is None else f"{value:+.2f}" for column in columns),
+            ]
             for unit in range(len(debate.turns) if by_turn else debate.agents)
         ]
         title = f"{debate.id}: {debate.agents} agents, {len(debate.turns)} turns"
@@ -215,8 +211,7 @@ def print_scores(batch: Sequence[Scored], advantages: Sequence[Sequence[Values]]
 def _turn(scored: Scored, index: int) -> list[str]:
     turn = scored.debate.turns[index]
     votes = ", ".join(f"{vote.a} {vote.op} {vote.b}" for vote in scored.tally.votes if vote.turn == index)
-    if turn.parsed.error:
-        votes = f"unreadable: {turn.parsed.error}"
+    votes = f"unreadable: {turn.parsed.error}" if turn.parsed.error else votes
     return [str(index), str(turn.round + 1), str(turn.agent), votes]
 
 
@@ -247,7 +242,3 @@ def _correlation(interval: Interval | None) -> str:
 
 def _percent(interval: Interval | None) -> str:
     return "–" if interval is None else f"{100 * interval.value:.0f} % [{100 * interval.low:.0f}, {100 * interval.high:.0f}]"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:+.2f}"

@@ -87,7 +87,9 @@ def _figure(chart: Chart, lines: Sequence[_Line], id: str, history: RunHistory) 
     drawn, on_steps = lines[:_STYLES], chart.axis == "step"
     xs, ys = zip(*(point for line in drawn for point in line.known), strict=True)
     x0, x1 = _apart(*(history.span if on_steps else (min(xs), max(xs))))
-    frame = _Frame(x0, x1, *_range(ys, chart.share))
+    low, high = min(ys), max(ys)
+    y0, y1 = (0.0, max(1.0, high)) if chart.share else _apart(0.0 if 0 <= low <= high * 0.6 else low, high)
+    frame = _Frame(x0, x1, y0, y1)
     alarms = alarm_spans(history.train) if on_steps else []
     picture = tag(
         "svg",
@@ -200,13 +202,6 @@ def _described(chart: Chart, lines: Sequence[_Line]) -> str:
         first, last, low, high = (_number(value, chart.share) for value in (values[0], values[-1], min(values), max(values)))
         sentences.append(f"{line.label}: {first} at first, {last} at last; lowest {low}, highest {high}.")
     return f"{chart.unit} over {chart.axis}. " + " ".join(sentences)
-
-
-def _range(values: Sequence[float], share: bool) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    if share:
-        return 0.0, max(1.0, high)
-    return _apart(0.0 if 0 <= low <= high * 0.6 else low, high)
 
 
 def _apart(low: float, high: float) -> tuple[float, float]:

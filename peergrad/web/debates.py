@@ -152,6 +152,8 @@ def _turn(scored: Scored, index: int, longest: int) -> Safe:
         tag("span", tag("bdi", clip(persona.name, 60)[0])) if persona else None,
         _grade(debate, index),
     )
+    by_turn = [stream for stream in scored.streams if stream.unit == "turn"]
+    rewards = [tag("span", f"{stream.name} {_signed(stream.values[index])}", class_="reward") for stream in by_turn]
     error, sections = turn.parsed.error, list[Safe]()
     for name in [] if error else [section.name for section in turn.parsed.sections]:
         words = turn.section(name)
@@ -161,7 +163,7 @@ def _turn(scored: Scored, index: int, longest: int) -> Safe:
         tag("header", head),
         tag("p", f"unreadable: {error}", class_="error") if error else None,
         tag("dl", sections) if sections else tag("div", _text(turn.text, longest), class_="raw"),
-        tag("footer", _votes(scored, index), _rewards(scored, index)),
+        tag("footer", _votes(scored, index), rewards),
         class_="turn unreadable" if error else "turn",
     )
 
@@ -187,11 +189,6 @@ def _votes(scored: Scored, index: int) -> Safe:
     if votes:
         return tag("span", "votes: ", ", ".join(votes[:12]), " …" if len(votes) > 12 else None)
     return tag("span", "a vote was due, none is valid" if index in scored.tally.missing else "no votes")
-
-
-def _rewards(scored: Scored, index: int) -> list[Safe]:
-    by_turn = [stream for stream in scored.streams if stream.unit == "turn"]
-    return [tag("span", f"{stream.name} {_signed(stream.values[index])}", class_="reward") for stream in by_turn]
 
 
 def _signed(value: float | None) -> str:

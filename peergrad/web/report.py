@@ -22,10 +22,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-
 
 
 def write_report(run: Run) -> Path:
-    """Write the report to the run's folder.
-
-    Example: ``write_report(Run.open(Path("runs/demo")))``
-    """
+    """Write the report to the run's folder."""
     path = run.path / "report.html"
     files.write(path, report(run).encode())
     return path
@@ -35,7 +32,10 @@ def report(run: Run) -> str:
     """The report as a page of HTML. It can be made at any moment of a run."""
     facts = run.facts if isinstance(run.facts, dict) else {}
     history = RunHistory.of(run.metrics())
-    config = _config(run)
+    try:
+        config = from_folder(TrainConfig(), run.path)
+    except UserError:  # of another version, or damaged; what was logged can be shown all the same
+        config = None
     settings = config or TrainConfig()
     rules = settings.learn.reward
     if is_import_path(rules.reward):  # a folder somebody sent names it, and no code is run for that
@@ -68,13 +68,6 @@ def report(run: Run) -> str:
         tag("p", "Written by peergrad from the run's folder; the same folder gives the same page.", class_="end"),
     )
     return f"<!doctype html>\n{tag('html', head, tag('body', main), lang='en')}\n"
-
-
-def _config(run: Run) -> TrainConfig | None:
-    try:
-        return from_folder(TrainConfig(), run.path)
-    except UserError:  # of another version, or damaged; what was logged can be shown all the same
-        return None
 
 
 def _state(history: RunHistory, config: TrainConfig | None) -> str:
@@ -156,7 +149,11 @@ def _used(history: RunHistory) -> Safe:
         ("Self-play", len(train), debates, sampled, trained, seconds),
         ("Evaluation", len(evals), None, None, None, total(evals, "time/eval_s")),
     ]
-    body = [_row(name, *map(_count, counts), _time(seconds)) for name, *counts, seconds in rows if counts[0]]
+    body = [
+        _row(name, *("–" if count is None else f"{count:,.0f}" for count in counts), _time(seconds))
+        for name, *counts, seconds in rows
+        if counts[0]
+    ]
     if not body:
         return tag("p", "Nothing yet.", class_="empty")
     body.append(_row("Together", "", "", "", "", _time(sum(seconds for *_, seconds in rows))))
@@ -187,10 +184,6 @@ def _change(row: Row) -> str:
         return ""
     change = row.after - row.before
     return (f"{change * 100:+.1f} points" if row.share else f"{change:+.2f}").replace("-", "−")
-
-
-def _count(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.0f}"
 
 
 def _time(seconds: float) -> str:

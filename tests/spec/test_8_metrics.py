@@ -1,6 +1,7 @@
 """SPEC 8: metrics."""
 
 import json
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -170,6 +171,11 @@ def test_8_6_form_and_copies():  # SPEC 8.6
     assert copied(played(seats, by_seat)) == ([0, 2, 4, 6], (4.0, 8.0))
     honest = played(seats, lambda ask: short("Agent 2 > Agent 3" if ask.agent == 0 and ask.seen else by_seat(ask)[-60:]))
     assert copied(honest)[0] == []
+    # One who votes otherwise hides nobody: three times three preferences, of four voters, are no chance.
+    ranked = ("1 2 3", "2 3 0", "3 0 1", "2 1 0")
+    orders = [[f"Agent {a} > Agent {b}" for a, b in combinations(one.split(), 2)] for one in ranked]
+    dissenter = played(seats, lambda ask: short("\n".join(orders[ask.agent]) if ask.seen else "N/A"))
+    assert copied(dissenter) == ([*range(9)], (9.0, 12.0))
     two_voters = played(seats, lambda ask: by_seat(ask) if ask.agent < 2 else short())
     assert copied(two_voters) == ([], (0.0, 4.0))
     # What the referee's own words have as a vote is copied from them; what they quote is not.
