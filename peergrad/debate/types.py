@@ -34,7 +34,7 @@ class Question:
 
     ``style`` says how to answer; a built-in one may be given by its name: ``style="boxed"`` asks for the final answer in
     ``\\boxed{}``. ``payload`` is for the grader alone (the tests of a program, a rubric): JSON-like data, which no agent is
-    shown. Lists in it become tuples.
+    shown. Lists in it become tuples. ``solution`` is a worked solution to learn from in a warm start, which no debate shows.
     """
 
     id: str
@@ -43,6 +43,7 @@ class Question:
     style: Style = OPEN
     dataset: str = ""
     payload: Any = None
+    solution: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.style, str):

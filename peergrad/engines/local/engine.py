@@ -221,7 +221,7 @@ class Local:
         return self.decoder.shape.context
 
     def tokens(self, ask: Ask, text: str) -> Tokens:
-        return self.chat.tokens(ask.messages, text, ask.temperature)
+        return self.chat.tokens(ask.messages, text, ask.temperature, ends=not ask.stop)
 
     async def save(self, path: Path) -> None:
         await self._run_in_order(self._save, path)

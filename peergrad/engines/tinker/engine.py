@@ -112,7 +112,7 @@ class Tinker:
         return [np.where(datum.mask_T > 0, score_T, 0.0) for datum, score_T in zip(data, scores, strict=True)]
 
     def tokens(self, ask: Ask, text: str) -> Tokens:
-        return self.chat.tokens(ask.messages, text, 1.0)
+        return self.chat.tokens(ask.messages, text, 1.0, ends=not ask.stop)
 
     async def save(self, path: Path) -> None:
         """The service keeps the weights and the optimizer's state; here is written where."""
