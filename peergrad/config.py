@@ -22,6 +22,7 @@ from peergrad.debate.protocol import BaseProtocol, imported_protocol
 from peergrad.debate.protocols import BUILT_IN
 from peergrad.engines.base import ApiConfig, EngineConfig, UpdateConfig
 from peergrad.learn.train import LearnRules
+from peergrad.learn.warm import Keep, updates_per_epoch
 from peergrad.measure.alarms import AlarmRule
 from peergrad.measure.metrics import Metric
 from peergrad.measure.outcome import Cost
@@ -45,16 +46,32 @@ class HeldOutConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class WarmConfig:
-    """A supervised start on given debates, for a model that does not know the contract."""
+    """A supervised start, for a model that does not know the contract or can't solve the task yet."""
 
     warm_steps: Annotated[int, Range(0)] = 0
-    """Updates before the self-play; 0 for none."""
+    """Updates before the self-play; 0 for none, unless warm_epochs says so."""
+    warm_epochs: Annotated[int, Range(0)] = 0
+    """Passes over all there is to learn from, in place of warm_steps."""
     warm_debates: Annotated[int, Range(1)] = 8
-    """Debates shown in each of them."""
+    """Debates or solutions shown in each update."""
     warm_lr: Annotated[float, Above(0)] = 1e-4
     """Their learning rate."""
     warm_from: Path | None = None
-    """A transcript file to learn from; unset, the task's own teacher (arithmetic has one)."""
+    """What is learned from: a run's folder, a transcript, a file of questions with solutions (peergrad distill), or own: the
+    model's own debates. Unset, what the task has: worked solutions (gsm8k, math), or a teacher (arithmetic)."""
+    warm_keep: Keep = "readable"
+    """Which turns of these: all that can be read, of them the right ones, or those of agents that won by votes."""
+    warm_sample: Annotated[int, Range(1)] = 64
+    """With warm_from own: how many questions are debated to choose from."""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is a warm start."""
+        return bool(self.warm_steps or self.warm_epochs)
+
+    def updates(self, lessons: int) -> int:
+        """How many updates it has, with so many debates to learn from."""
+        return self.warm_epochs * updates_per_epoch(lessons, self.warm_debates) if self.warm_epochs else self.warm_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +123,8 @@ class TrainConfig:
         check(self)
         if self.keep.eval_every and not self.held_out.eval_questions:
             raise UserError("eval_questions: 0 leaves nothing to evaluate on, but eval_every asks for it; give at least 1")
+        if not self.learn.steps and not self.warm.wanted:
+            raise UserError("steps: 0 leaves nothing to learn; give at least 1, or a warm start (warm_steps or warm_epochs)")
         self.debate.build()
 
 
@@ -161,10 +180,17 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "math": ("problems with answers that can be checked", _LARGE),
     "math-easy": ("easier ones, such as GSM8K and MATH", _LARGE | {"max_rounds": 2, "batch": 32, "lr": 5e-5}),
     "math-hard": (
-        "competition problems, after a warm start on transcripts",
-        _LARGE | {"agents": 5, "lambda_gen": 0.5, "lambda_judge": 1.5, "warm_lr": 1e-4},
+        "competition problems, after a warm start on worked solutions",
+        _LARGE
+        | {"agents": 5, "lambda_gen": 0.5, "lambda_judge": 1.5}
+        | {"warm_epochs": 3, "warm_lr": 1e-4, "warm_debates": 16},
     ),
-    "open-ended": ("questions without a ground truth", _LARGE | {"agents": 4, "eval_every": 0, "eval_questions": 0}),
+    "open-ended": (
+        "questions without a ground truth: answers, critiques, then answers revised by them",
+        _LARGE
+        | {"protocol": "ballot", "ballot_form": "verdicts", "revise": True, "agents": 4}
+        | {"eval_every": 0, "eval_questions": 0},
+    ),
     "classic": (
         "agents speak in turn until they agree; one score per agent",
         _LARGE

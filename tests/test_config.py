@@ -29,7 +29,9 @@ def test_10_presets():  # SPEC 10
     assert flat(preset("math-hard"))["warm_lr"] == 1e-4
     assert isinstance(classic.debate.build(), Sequential)
     assert flat(classic)["reward"] == "win_rate"
-    assert isinstance(preset("open-ended").debate.build(), Parallel)
+    assert preset("open-ended").debate.build() == Ballot(agents=4, ballot_form="verdicts", revise=True, max_tokens=8196)
+    assert flat(preset("open-ended"))["reward"] == "borda"
+    assert flat(with_protocol(preset("open-ended"), "parallel"))["reward"] == "streams"
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -37,7 +39,7 @@ def test_a_config_file_says_everything(name, tmp_path):
     config = changed(preset(name), {"out": 'some "where"\n\\\x7f\x01é😀', "consensus": "others", "log_to": ["wandb"]}, "x")
     path = tmp_path / "config.toml"
     path.write_text(to_toml(config))
-    assert from_file(TrainConfig(), path) == config
+    assert train_settings(["--config", str(path)]) == config
 
 
 def test_names_are_unique_and_explained():

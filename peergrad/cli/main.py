@@ -43,8 +43,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-COMMANDS = ("score", "rescore", "models", "train", "check", "eval", "debate", "compare", "report", "export", "serve")
-_IN_SAVED = ("score", "rescore", "models", "compare", "report", "export")  # small ones, in one file
+COMMANDS = (
+    "score",
+    "rescore",
+    "distill",
+    "models",
+    "train",
+    "check",
+    "eval",
+    "debate",
+    "compare",
+    "report",
+    "export",
+    "serve",
+)
+_IN_SAVED = ("score", "rescore", "distill", "models", "compare", "report", "export")  # small ones, in one file
 _WITH_SETTINGS = ("train", "check", "eval", "debate")  # their flags begin with what a preset, a file or a run says
 _EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 

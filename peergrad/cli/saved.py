@@ -1,9 +1,9 @@
-"""The commands about what is on disk: ``score``, ``rescore``, ``compare``, ``report``, ``export`` and ``models``."""
+"""Commands about what is on disk: ``score``, ``rescore``, ``distill``, ``compare``, ``report``, ``export``, ``models``."""
 
 from __future__ import annotations
 
 import json as json_module
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -15,12 +15,15 @@ from peergrad.cli.main import Flag, Inline, say, warn
 from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
 from peergrad.debate.transcript import read_file
+from peergrad.debate.types import Question
 from peergrad.learn.advantages import Center, Values, advantages
 from peergrad.reward import rewards
 from peergrad.reward.rewards import RewardRules, Scored
 from peergrad.reward.streams import Consensus
 from peergrad.runs.export import export as export_adapter
+from peergrad.runs.files import json_bytes, write
 from peergrad.runs.folder import Run
+from peergrad.tasks.base import Grader
 from peergrad.tasks.open import TaskConfig, gradable, open_questions, regrade
 
 _COUNTS = ("self_votes", "malformed", "repeated", "contradictory", "missing", "parse_errors")
@@ -97,7 +100,7 @@ def rescore(
     if not paths:
         raise UserError("PATH: is missing; give a run's folder or a transcript file")
     debates = (debate for path in paths for debate in Run.any_debates(path, warn))
-    grade = (open_questions(TaskConfig(task=task)).grade, attrgetter("known")) if task else (regrade, gradable)
+    grade = _grading(task)
     result = measure.rescore(debates, rules, grade[0], reward, grade[1])
     if not result.debates:
         raise UserError(
@@ -109,6 +112,43 @@ def rescore(
         from peergrad.terminal.tables import print_rescored  # brings rich, which --json does not need
 
         print_rescored(result)
+
+
+def distill(
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")],
+    /,
+    to: Path,
+    right: Flag = False,
+    task: str = "",
+) -> None:
+    """Make debates into direct answers: of each that somebody won, the question and the winner's final answer.
+
+    ``peergrad train --warm-from DATA.jsonl --warm-epochs 3 --steps 0`` learns from them.
+
+    Args:
+        path: A folder that ``peergrad train`` wrote to, or a transcript file (docs/reference/transcript.md).
+        to: The file to write, .jsonl: one object per line with question, answer and solution (docs/how-to/warm-start.md).
+        right: Leave out answers that are wrong, where the right one is known.
+        task: A task of your own, as module:name, to grade answers to its questions.
+    """
+    from peergrad.runs.lessons import distilled
+
+    if to.suffix != ".jsonl" or to.exists():
+        raise UserError(
+            f"to: {to} {'is there already' if to.exists() else 'does not end in .jsonl'}; give a new .jsonl file"
+        )
+    answers = [distilled(debate, *_grading(task)) for debate in Run.any_debates(path, warn)]
+    won = [row for row in answers if row]
+    table = [row for row in won if not right or row["right"] is not False]
+    if not table:
+        raise UserError(f"{path}: gives nothing to learn: {len(won)} of {len(answers)} debates have a winner with an answer")
+    write(to, b"".join(json_bytes(row) + b"\n" for row in table))
+    say(f"{len(table)} answers of {len(answers)} debates, {len(won)} of them with a winner that gives one: {to}")
+
+
+def _grading(task: str) -> tuple[Grader, Callable[[Question], bool]]:
+    """How answers to saved questions are graded, and which can be: by a task of somebody's own, or by their datasets."""
+    return (open_questions(TaskConfig(task=task)).grade, attrgetter("known")) if task else (regrade, gradable)
 
 
 def compare(

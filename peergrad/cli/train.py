@@ -15,7 +15,7 @@ from peergrad.config import TrainConfig, changed, to_toml
 from peergrad.debate.quote import visible
 from peergrad.learn.train import Stopped
 from peergrad.runs.folder import Run
-from peergrad.runs.training import plan_run, train_run
+from peergrad.runs.training import Plan, plan_run, train_run
 from peergrad.terminal.progress import RunView, before_and_after, too_many_lost
 from peergrad.web.report import write_report
 
@@ -48,7 +48,7 @@ def command(
 def train(config: TrainConfig) -> None:
     """Train, showing the progress; then print what changed and what can be done next."""
     console, run = Console(highlight=False), Run(config.keep.folder)
-    with RunView(console, config.learn.steps, config.warm.warm_steps) as view:
+    with RunView(console, config.learn.steps) as view:
         if not run.exists:
             view.say("a new run; `peergrad check` with the same settings says on a sample whether it can work")
 
@@ -73,7 +73,7 @@ def _conclude(console: Console, run: Run) -> None:
     # The weights of a service stay there.
     here = newest is not None and (newest[1] / "adapter_model.safetensors").exists()
     use = f"peergrad export {path} --to adapter" if here else f"peergrad eval --model {path}"
-    score = f"peergrad score {path}/debates/step_{last:06}.jsonl"
+    score = f"peergrad score {path}/debates/step_{last:06}.jsonl" if last else f"peergrad eval --model {path}"
     for line in (score, use, "peergrad train --preset math --task QUESTIONS.jsonl --dry-run"):
         console.print(Text(f"  {line}"), soft_wrap=True)
 
@@ -91,7 +91,7 @@ def estimate(config: TrainConfig) -> str:
     longest, sequences = first + debate.agents * rounds * debate.max_tokens, replies
     if plan.protocol.one_dialogue:  # one growing sequence per agent, without what the others say last
         longest, sequences = longest - debate.max_tokens * (debate.agents - 1), batch * debate.agents
-    return "".join(f"# {visible(note)}\n" for note in plan.notes) + (
+    return "".join(f"# {visible(note)}\n" for note in (*plan.notes, *_warm_start(plan))) + (
         f"# A step: {batch} debates, up to {replies} replies of up to {debate.max_tokens} tokens: "
         f"at most {replies * debate.max_tokens:,} sampled.\n"
         f"# Prompts begin with about {first:.0f} tokens (4 letters each) and may grow to {longest:,.0f}; "
@@ -99,3 +99,11 @@ def estimate(config: TrainConfig) -> str:
         "# Whether it can work: `peergrad check` with the same settings.\n"
         f"# {config.learn.steps} steps: {config.learn.steps * batch / len(plan.task):.2f} times {len(plan.task)} questions."
     )
+
+
+def _warm_start(plan: Plan) -> list[str]:
+    """What comes before the steps, if anything does."""
+    warm, count = plan.config.warm, len(plan.lessons)
+    if plan.learns_from_own:
+        return [f"A warm start on what is {warm.warm_keep} in {min(warm.warm_sample, len(plan.task))} debates of its own."]
+    return [f"A warm start of {warm.updates(count)} updates on {count} debates or solutions."] if count else []

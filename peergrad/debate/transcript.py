@@ -15,6 +15,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from peergrad.debate.ballot import BALLOT, Ballot
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field, nearest
 from peergrad.debate.imports import is_import_path
@@ -193,6 +194,8 @@ def _dump_asked(debate: Debate, turn: Turn, index: int) -> dict[str, Any]:
         line["round"] = turn.round
     if turn.candidates:
         line["candidates"] = turn.candidates
+    if turn.chosen != _chosen_by(debate.protocol, turn.contract):
+        line["chosen"] = turn.chosen
     built_in = debate.protocol.name in BUILT_IN
     if not built_in or turn.contract != debate.protocol.contract:
         line["contract"] = turn.contract and turn.contract.names
@@ -325,7 +328,13 @@ def _load_turn(at: Field, earlier: list[Turn], agent: int, protocol: BaseProtoco
         round=round_,
         contract=contract,
         candidates=candidates,
+        chosen=not judge and at.get("chosen", _chosen_by(protocol, contract)).flag(),
     )
+
+
+def _chosen_by(protocol: BaseProtocol, contract: Contract | None) -> bool:
+    """Whether a turn is one of choices by its protocol, which a line then need not say."""
+    return isinstance(protocol, Ballot) and protocol.soft and contract == BALLOT
 
 
 def _load_candidates(at: Field, agents: int) -> Candidates:

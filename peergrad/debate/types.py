@@ -34,7 +34,7 @@ class Question:
 
     ``style`` says how to answer; a built-in one may be given by its name: ``style="boxed"`` asks for the final answer in
     ``\\boxed{}``. ``payload`` is for the grader alone (the tests of a program, a rubric): JSON-like data, which no agent is
-    shown. Lists in it become tuples.
+    shown. Lists in it become tuples. ``solution`` is a worked solution to learn from in a warm start, which no debate shows.
     """
 
     id: str
@@ -43,6 +43,7 @@ class Question:
     style: Style = OPEN
     dataset: str = ""
     payload: Any = None
+    solution: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.style, str):
@@ -253,7 +254,8 @@ class Parsed:
 class Turn:
     """One agent speaking once. ``asked`` is what it was shown; a thinned-out transcript leaves it empty.
 
-    ``round`` counts from 0. ``contract`` is what the reply was read by.
+    ``round`` counts from 0. ``contract`` is what the reply was read by. ``chosen``: it was asked for choices, so nothing of
+    it was sampled (SPEC 3.18).
     """
 
     agent: int
@@ -268,6 +270,7 @@ class Turn:
     round: int = 0
     contract: Contract | None = None
     candidates: Candidates = ()
+    chosen: bool = False
 
     @staticmethod
     def of(ask: Ask, reply: Reply, parsed: Parsed) -> Turn:
@@ -285,6 +288,7 @@ class Turn:
             round=ask.round,
             contract=ask.contract,
             candidates=ask.candidates,
+            chosen=bool(ask.choices),
         )
 
     def section(self, name: str) -> str:

@@ -123,7 +123,7 @@ def datums(debate: Debate, credit: Sequence[Floats]) -> list[Datum]:
         for index, turn in enumerate(debate.turns):
             if turn.agent != agent:
                 continue
-            if turn.tokens is None and turn.usage and not turn.usage.sampled:  # a choice: there are no words to learn
+            if turn.chosen:  # there are no words to learn
                 continue
             if turn.tokens is None:
                 raise UserError(

@@ -28,8 +28,8 @@ from peergrad.reward.schedule import Schedule
 class LearnRules:
     """How the policy is updated."""
 
-    steps: Annotated[int, Range(1), RESUMABLE]
-    """Steps to make; each takes one batch of questions."""
+    steps: Annotated[int, Range(0), RESUMABLE]
+    """Steps to make; each takes one batch of questions. 0: the warm start alone."""
     batch: Annotated[int, Range(1)] = 16
     """Questions debated in each of them."""
     updates: Annotated[int, Range(1)] = 1
@@ -63,7 +63,7 @@ class LearnRules:
     def __post_init__(self) -> None:
         if self.kl < 0:
             raise UserError(f"kl: {self.kl:g} is not possible; give 0, for none, or a number above it")
-        if self.lr_warmup >= self.steps:
+        if self.lr_warmup >= max(1, self.steps):
             raise UserError(f"lr_warmup: {self.lr_warmup} leaves none of the {self.steps} steps after it; give fewer")
 
     @property

@@ -24,8 +24,7 @@ tags:
 
 # {name}
 
-A LoRA adapter for `{model}`, trained by self-play debate with [peergrad](https://pypi.org/project/peergrad/): copies of the
-model answered questions, criticised each other and voted{only}.
+A LoRA adapter for `{model}`, trained {how} with [peergrad](https://pypi.org/project/peergrad/){what}.
 
 - task: {task}, {questions} questions
 - step {step} of {steps}, {batch} debates a step, {size}, {protocol}
@@ -39,6 +38,8 @@ from transformers import AutoModelForCausalLM
 model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{model}"), "{folder}")
 ```
 {note}"""
+
+_DEBATE = "copies of the\nmodel answered questions, criticised each other and voted"
 
 _ALIAS = """
 `{model}` is peergrad's name for a built-in model: give the folder that `peergrad models --get {model}` names to
@@ -63,8 +64,11 @@ def export(run: Run, to: Path, step: int | None = None) -> Path:
     model, reward = base_of(run), config.learn.reward.reward
     about = {name: facts.get(name) for name in ("task", "questions", "questions_sha256")}
     about |= {"name": f"{run.path.resolve().name}-step-{at.step}", "step": at.step, "folder": to}
+    only = ", and the votes were the only reward" if reward in BUILT_IN else ""
+    about["how"], about["what"] = "by self-play debate", f": {_DEBATE}{only}"
+    if at.warm:
+        about |= {"how": f"by supervised learning alone ({at.warm} updates)", "what": ", before any self-play"}
     about["model"] = model
-    about["only"] = ", and the votes were the only reward" if reward in BUILT_IN else ""
     about["size"] = config.debate.build().size
     about["note"] = "" if "/" in model else _ALIAS.format(model=model)
     card = _CARD.format_map(flat(config) | about)

@@ -24,6 +24,7 @@ Warn = Callable[[str], None]
 _FACTS = {
     "questions_sha256": "other questions",
     "prompts_sha256": "other prompts",
+    "lessons_sha256": "other lessons (warm_from)",
     "adapter_sha256": "other weights",
     "opponent_sha256": "another opponent",
     "server": "another server",

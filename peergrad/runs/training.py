@@ -10,7 +10,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,25 +22,25 @@ from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocol import BaseProtocol, call_protocol, own_protocol
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Batcher, Sampler
-from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Ask, Debate, Question
 from peergrad.engines.base import Setup
 from peergrad.engines.registry import engine_of, open_trainer, own_code
 from peergrad.learn.losses import LossName
 from peergrad.learn.train import Step, Stopped, due, self_play, train, went_too_far
 from peergrad.learn.trainer import RETRIED, StepStats, Trainer, joined
-from peergrad.learn.warm import Teacher, demonstrate, lesson, recorded
+from peergrad.learn.warm import Lesson, lesson_batch, lesson_data, updates_per_epoch
 from peergrad.measure.alarms import Alarm, alarms
 from peergrad.measure.counts import truth_of, turn_grades
 from peergrad.measure.history import Updates, retried
 from peergrad.measure.metrics import DebateBatch, Metrics, answer_metrics, measure
 from peergrad.reward.rewards import score
+from peergrad.runs.files import Warn
 from peergrad.runs.folder import Loggers, Progress, Run, metrics_line, open_loggers
+from peergrad.runs.lessons import OWN, OWN_DEBATES, chosen, lessons_given, lessons_sha256
 from peergrad.runs.models import ModelRef, base_of, check_base, policy_of, weights_sha256
 from peergrad.runs.skipped import save_skipped
 from peergrad.runs.watch import Watcher
-from peergrad.tasks.arithmetic import teacher
-from peergrad.tasks.base import BUILT_IN, Task
+from peergrad.tasks.base import Task
 from peergrad.tasks.open import fingerprint, left_out, open_task
 
 
@@ -52,13 +52,23 @@ class Plan:
     protocol: BaseProtocol
     task: Task
     held_out: Task
-    teach: Teacher | None
-    lessons: Sequence[Question]
+    lessons: Sequence[Lesson]
+    """Of the warm start; none yet if the model learns from its own debates."""
 
     @property
     def notes(self) -> list[str]:
         """What a person should be told about the questions."""
         return [note for note in map(left_out, (self.task, self.held_out)) if note]
+
+    @property
+    def learns_from_own(self) -> bool:
+        """Whether the warm start is on the model's own debates, which have to be sampled first."""
+        return self.config.warm.wanted and self.config.warm.warm_from == OWN
+
+    def end(self, lessons: Sequence[Lesson]) -> Progress:
+        """Where the run ends, with these lessons: after its last step, or after the warm start if there are no steps."""
+        steps = self.config.learn.steps
+        return Progress(steps) if steps else Progress(0, self.config.warm.updates(len(lessons)))
 
     def batch(self, step: int) -> list[Question]:
         """The questions of a step: every question once an epoch, in an order of its own."""
@@ -92,10 +102,10 @@ class Plan:
             "questions": len(self.task),
             "questions_sha256": fingerprint([self.task[i] for i in range(len(self.task))]),
             "prompts_sha256": hashlib.sha256(prompts.encode()).hexdigest(),
-        }
+        } | ({"lessons_sha256": recorded} if (recorded := lessons_sha256(self.lessons)) else {})
 
 
-def plan_run(config: TrainConfig) -> Plan:
+def plan_run(config: TrainConfig, warn: Warn = lambda _: None) -> Plan:
     """Check everything that can be checked without a model. What the settings name of somebody's own is imported: they must
     be a person's, not a folder's.
     """
@@ -111,11 +121,12 @@ def plan_run(config: TrainConfig) -> Plan:
         raise UserError(f"eval_debates: {apart.eval_debates} is more than eval_questions; give at most that")
     if (setting := config.learn.scores_tokens) and not engine.scores_tokens:
         raise UserError(f"{setting}: {engine.name} can't say how likely tokens are, which that needs; give 0 or constant")
-    _check_reward(config, task)
-    teach, lessons = _teacher(config, task) if config.warm.warm_steps else (None, ())
+    if config.learn.steps:
+        _check_reward(config, task)
     with own_code(engine):
         engine.check(config.engine, config.update)
-    return Plan(config, config.debate.build(engine.temperature), task, held_out, teach, lessons)
+    protocol = config.debate.build(engine.temperature)
+    return Plan(config, protocol, task, held_out, lessons_given(config, task, protocol, warn))
 
 
 def _check_reward(config: TrainConfig, task: Task) -> None:
@@ -132,24 +143,6 @@ def _check_reward(config: TrainConfig, task: Task) -> None:
             "protocol: in direct nobody votes, so there is nothing to learn from; give --truth-weight 1 or "
             "--votes majority, or take --protocol ballot"
         )
-
-
-def _teacher(config: TrainConfig, task: Task) -> tuple[Teacher, Sequence[Question]]:
-    """Who shows the debates of the warm start, and what they are about."""
-    path, questions = config.warm.warm_from, [task[index] for index in range(len(task))]
-    if path is None:
-        if task[0].dataset not in BUILT_IN:
-            raise UserError("warm_from: this task has no teacher of its own; give a transcript file, or warm_steps 0")
-        return teacher(config.keep.seed), questions
-    debates = list(read_file(path))
-    wrong = next((debate for debate in debates if debate.agents != config.debate.agents), None)
-    if not debates or wrong:
-        why = f"its debate {wrong.id} has {wrong.agents} agents, not {config.debate.agents}" if wrong else "is empty"
-        raise UserError(f"warm_from: {path} can't be learned from: {why}")
-    # A transcript has the names of styles; what they say is the task's.
-    styles = {question.style: question.style for question in questions}
-    same = [replace(d.question, id=d.id, style=styles.get(d.question.style, d.question.style)) for d in debates]
-    return recorded(debates), same
 
 
 def load_engine(config: TrainConfig, say: Callable[[str], None] = lambda _: None) -> Trainer:
@@ -213,15 +206,20 @@ async def train_run(
     Example: ``asyncio.run(train_run(preset("demo")))``
     """
     watch = watch or Watcher()
-    plan = plan_run(config)
+    plan = plan_run(config, watch.warn)
     for note in plan.notes:
         watch.warn(note)
     run = Run(config.keep.folder, watch.warn)
     facts, fixed = plan.facts, ("steps",) if config.learn.lr_falls or config.learn.reward.fades else ()
     with run.opened(config, facts, fixed):
-        newest = run.newest()
-        if newest and newest[0].step >= config.learn.steps and not _eval_missing(plan, run, newest[0]):
-            watch.say(f"{run.path} is finished: {newest[0].step} steps. Raise steps to train on, or give another folder")
+        newest, lessons = run.newest(), plan.lessons
+        if newest and plan.learns_from_own and not newest[0].step:
+            lessons = _own_lessons(plan, run)
+            newest = newest if lessons else (Progress(), run.folder(Progress()))  # by whose weights they are sampled again
+        end = plan.end(lessons)
+        if newest and newest[0] >= end and not _eval_missing(plan, run, newest[0], end):
+            done = f"{newest[0].step} steps" if end.step else f"{end.warm} updates of the warm start"
+            watch.say(f"{run.path} is finished: {done}. Raise steps to train on, or give another folder")
             return run
         # Nothing is written before it is known that there is such a model.
         resumed = newest[1] if newest else None
@@ -230,16 +228,25 @@ async def train_run(
         loggers = Loggers(open_loggers(config.keep.log_to, run.path, flat(config)), watch.warn)
         run.begin(config, facts | about_start)
         try:
-            await _Training(plan, run, trainer, watch, loggers, stop).train(newest)
+            await _Training(plan, run, trainer, watch, loggers, stop, lessons).train(newest)
         finally:
             loggers.close()
             await trainer.close(failed=sys.exc_info()[0] is not None)
     return run
 
 
-def _eval_missing(plan: Plan, run: Run, at: Progress) -> bool:
+def _own_lessons(plan: Plan, run: Run) -> Sequence[Lesson]:
+    """What the model learns from in its own debates; nothing if they are still to be sampled."""
+    saved = run.saved_debates(OWN_DEBATES)
+    try:
+        return chosen(saved.debates, plan.config.warm.warm_keep, plan.task) if saved else ()
+    except UserError as error:
+        raise Stopped(str(error)) from None
+
+
+def _eval_missing(plan: Plan, run: Run, at: Progress, end: Progress) -> bool:
     """Whether an evaluation belongs here (before anything, every so many steps, and at the end) and has not been made."""
-    belongs = at in (Progress(), Progress(plan.config.learn.steps))
+    belongs = at in (Progress(), end)
     belongs = belongs or (at.step > 0 and due(at.step - 1, plan.config.keep.eval_every))
     if not plan.config.held_out.eval_questions or not belongs:
         return False
@@ -250,9 +257,16 @@ class _Training:
     """One run under way."""
 
     def __init__(
-        self, plan: Plan, run: Run, trainer: Trainer, watch: Watcher, loggers: Loggers, stop: Callable[[], bool]
+        self,
+        plan: Plan,
+        run: Run,
+        trainer: Trainer,
+        watch: Watcher,
+        loggers: Loggers,
+        stop: Callable[[], bool],
+        lessons: Sequence[Lesson],
     ) -> None:
-        self.plan, self.config = plan, plan.config
+        self.plan, self.config, self.lessons = plan, plan.config, lessons
         self.run, self.trainer, self.watch, self.loggers, self.stop = run, trainer, watch, loggers, stop
         self.updates = Updates()  # so far, those before the run was resumed included
 
@@ -267,32 +281,34 @@ class _Training:
         self.updates = Updates.of(self.run.metrics())
         self.watch.updates(self.updates)
         await self._evaluate(at)
-        if at.step == 0:
+        if at.step == 0 and self.config.warm.wanted:
             at = await self._warm_start(at)
-        await self._self_play(at)
+            await self._evaluate(at)
+        if at.step < self.config.learn.steps:
+            await self._self_play(at)
 
     async def _warm_start(self, at: Progress) -> Progress:
-        """Show the policy debates, a batch at a time."""
+        """Have the policy learn from the lessons, a batch at a time."""
         warm, bad = self.config.warm, 0
-        for index in range(at.warm, warm.warm_steps):
-            self.watch.begin("warm start", 0, at)
+        if not self.lessons:
+            self.lessons = await self._learn_from_own(at)
+        updates = warm.updates(len(self.lessons))
+        for index in range(at.warm, updates):
+            self.watch.begin("warm start", updates, at)
             started = time.monotonic()
-            assert self.plan.teach is not None
-            first = index * warm.warm_debates
-            shown = [
-                demonstrate(self.trainer, self.plan.protocol, self.plan.lessons[i % len(self.plan.lessons)], self.plan.teach)
-                for i in range(first, first + warm.warm_debates)
-            ]
-            errors = [turn.parsed.error for debate in shown for turn in debate.turns]
-            if all(errors):
-                raise UserError(f"warm_from: no turn of its debates keeps to this contract (the first: {errors[0]})")
-            data = lesson(shown)
+            data, turns, tokens = lesson_data(self.trainer, lesson_batch(self.lessons, warm.warm_debates, index))
+            if not turns:
+                raise UserError(
+                    "warm_from: no turn of its debates keeps to this run's contract and fits the model's context"
+                )
             stats = joined([await self.trainer.step(data, "cross_entropy", warm.warm_lr)])
             assert stats is not None
             bad = bad + 1 if stats.skipped else 0
             at = Progress(0, index + 1)
             metrics = {"warm/loss": stats.loss, "warm/skipped": float(stats.skipped), "lr": warm.warm_lr}
             metrics |= {"time/train_s": time.monotonic() - started, "tokens/trained": float(sum(map(len, data)))}
+            metrics |= {"warm/turns": float(turns), "warm/tokens": float(tokens)}
+            metrics["warm/epoch"] = (index + 1) / updates_per_epoch(len(self.lessons), warm.warm_debates)
             if RETRIED in stats.metrics:
                 metrics["warm/retried"] = stats.metrics[RETRIED]
             await self._count_updates(at, stats, "cross_entropy", warm.warm_lr)
@@ -304,6 +320,19 @@ class _Training:
                     "Try a lower warm_lr"
                 )
         return at
+
+    async def _learn_from_own(self, at: Progress) -> Sequence[Lesson]:
+        """Sample debates to learn from, and choose. They are saved first, so that a resumed run learns from the same."""
+        questions = [self.plan.task[index] for index in self.plan.order(0)[: self.config.warm.warm_sample]]
+        if not self.run.saved_debates(OWN_DEBATES):
+            self.watch.begin("sampling", len(questions), at)
+            batching = engine_of(self.config.engine).batching(self.config.engine)
+            play = self_play(self.plan.protocol, lambda _: questions, done=self.watch.debate, **batching)
+            self.run.save_debates(OWN_DEBATES, await play(-1, await self.trainer.sampler()))
+        lessons = await asyncio.to_thread(_own_lessons, self.plan, self.run)
+        turns = sum(len(lesson.turns or ()) for lesson in lessons)
+        self.watch.say(f"warm start: {turns:,} turns of {len(lessons):,} debates to learn from (warm_keep)")
+        return lessons
 
     async def _self_play(self, at: Progress) -> None:
         """The loop itself, and around it what is saved of every step."""
@@ -356,7 +385,7 @@ class _Training:
 
     async def _evaluate(self, at: Progress) -> None:
         """The policy on held-out questions: alone, the likeliest words taken, and in debate with itself (SPEC 9.1)."""
-        if not _eval_missing(self.plan, self.run, at):
+        if not _eval_missing(self.plan, self.run, at, self.plan.end(self.lessons)):
             return
         self.watch.begin("evaluating", self.config.held_out.eval_debates, at)
         started, metrics = time.monotonic(), Metrics()
@@ -380,7 +409,7 @@ class _Training:
     async def _eval_debates(self, sampler: Sampler, at: Progress) -> Metrics:
         task, count = self.plan.held_out, self.config.held_out.eval_debates
         played = await self._play_held_out(self.plan.protocol, count, sampler, f"eval-{at.step}/")
-        self.run.save_debates(f"eval_{at.step:06}", played)
+        self.run.save_debates(f"eval_{at.name}" if at.warm else f"eval_{at.step:06}", played)
         truth, name = truth_of(task), f"eval/debate/{task.name}"
 
         def measured() -> Metrics:

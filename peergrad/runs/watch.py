@@ -25,7 +25,9 @@ class Watcher:
         """Something a person should be warned of."""
 
     def begin(self, phase: str, debates: int, at: Progress | None = None) -> None:
-        """A phase begins (of training: ``sampling``, ``training``, ``saving`` …), in which so many debates are played."""
+        """A phase begins (of training: ``sampling``, ``training``, ``saving`` …), in which so many debates are played, or of
+        ``warm start`` updates made.
+        """
 
     def debate(self, debate: Debate | None, seconds: float | None = None) -> None:
         """A debate ended, after so many seconds; ``None`` was dropped."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +12,14 @@ from typing import Any
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import Field, nearest
 from peergrad.debate.style import BOXED, OPEN, Style, last_boxed
+from peergrad.debate.types import only_text
 
 Row = tuple[int, Field | UserError]
 """A row's number, from 1, and what is in it, or why it can't be read."""
 Read = Callable[[Field], tuple[str, str | None]]
 """From a row to the question and the answer."""
+LONGEST_SOLUTION = 100_000  # characters
+_CALCULATOR = re.compile(r"<<[^<>=]*=[^<>]*>>")  # GSM8K marks what a calculator is to do: 48/2 = <<48/2=24>>24
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +85,11 @@ def _fields(row: Field, wanted: str = "") -> str:
     return nearest(wanted, names) if wanted and names else f"it has {', '.join(map(repr, names)) or 'none'}"
 
 
-def text(field: Field) -> str:
+def text(field: Field, what: str = "question") -> str:
     """A question, which must be there and be text."""
     content = field.text().strip()
     if not content:
-        field.wrong("is empty; every row needs a question")
+        field.wrong(f"is empty; every row needs a {what}")
     if any("\ud800" <= char <= "\udfff" for char in content):
         field.wrong("holds half a character (a lone surrogate); write it whole")
     return content
@@ -99,6 +103,26 @@ def _answer(field: Field) -> str | None:
     if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
         field.wrong(f"{field.shown} is neither text nor a number; write it in quotes")
     return str(value) if isinstance(value, int | float) else text(field)
+
+
+def worked_solution(row: Field, answer: str | None) -> str | None:
+    """The worked solution in a row, if it has one: its ``solution``, or what stands before the answer of a GSM8K row.
+
+    The answer, where there is one, is put in a box behind it unless something in it is boxed.
+    """
+    solution = row.get("solution", None).value or str(row.get("answer", None).value).rpartition("####")[0]
+    if not isinstance(solution, str) or not solution.strip() or len(solution) > LONGEST_SOLUTION:
+        return None
+    solution = only_text(_CALCULATOR.sub("", solution).strip())
+    return solution if answer is None or last_boxed(solution) else f"{solution}\n\\boxed{{{answer}}}"
+
+
+def solved(row: Field) -> tuple[str, str | None]:
+    """The question and the answer of a row that must have a worked solution too: what a warm start learns from."""
+    solution = text(row["solution"], "solution to learn from")
+    if len(solution) > LONGEST_SOLUTION:
+        row["solution"].wrong(f"has {len(solution):,} characters; give at most {LONGEST_SOLUTION:,}")
+    return plain()(row)
 
 
 def _gsm8k(row: Field) -> tuple[str, str | None]:

@@ -19,10 +19,11 @@ from peergrad.debate.fields import Field
 from peergrad.debate.style import BOXED, OPEN, Style
 from peergrad.debate.types import Question
 from peergrad.tasks.base import BUILT_IN, Questions
-from peergrad.tasks.datasets import Read, Row, plain
+from peergrad.tasks.datasets import Read, Row, plain, worked_solution
 from peergrad.tasks.grading import grade, installed, needs_math
 
 KINDS = ".jsonl, .json or .csv file, or one of them with .gz on its end"
+_MOST_BYTES = 4 << 30  # a small file may unpack to more than the memory holds
 
 
 def read_questions(
@@ -42,13 +43,14 @@ def questions_of(numbered: Iterable[Row], read: Read, name: str, label: str, ori
 
     Rows with ids of their own keep them if every row has one and no two are the same.
     """
-    used: list[tuple[int, Any, str, str | None]] = []
+    used: list[tuple[int, Any, str | None, str, str | None]] = []
     skipped: list[str] = []
     for number, row in numbered:
         try:
             if isinstance(row, UserError):
                 raise row
-            used.append((number, row.get("id", None).value, *read(row)))
+            question, answer = read(row)
+            used.append((number, row.get("id", None).value, worked_solution(row, answer), question, answer))
         except UserError as error:
             if not skip_bad:
                 raise
@@ -65,8 +67,8 @@ def questions_of(numbered: Iterable[Row], read: Read, name: str, label: str, ori
     if len(set(ids)) != len(used):
         ids = [f"{label}-{number}" for number, *_ in used]
     questions = (
-        Question(id, question, answer, OPEN if answer is None else BOXED, name)
-        for id, (*_, question, answer) in zip(ids, used, strict=True)
+        Question(id, question, answer, OPEN if answer is None else BOXED, name, solution=solution)
+        for id, (*_, solution, question, answer) in zip(ids, used, strict=True)
     )
     return Questions(name, tuple(questions), grade, tuple(skipped))
 
@@ -82,9 +84,12 @@ def rows(path: Path) -> Iterator[Row]:
         raise UserError(f"task: {path} can't be read ({why}); give a {KINDS}") from None
     if path.suffix.lower() == ".gz":
         try:
-            raw = gzip.decompress(raw)
+            with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
+                raw = file.read(_MOST_BYTES + 1)
         except (OSError, EOFError, zlib.error) as error:
             raise UserError(f"task: {path} can't be unpacked ({error}); pack it again with gzip") from None
+    if len(raw) > _MOST_BYTES:
+        raise UserError(f"task: {path} holds more than {_MOST_BYTES >> 30} GiB; give a part of it")
     read = {".jsonl": _lines, ".json": _json, ".csv": _csv}[_unpacked(path).suffix.lower()]
     return read(raw.removeprefix(b"\xef\xbb\xbf"), path)
 

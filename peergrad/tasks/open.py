@@ -174,6 +174,8 @@ def _check_questions(questions: tuple[Any, ...], known: object, where: str) -> N
             raise UserError(f"{at}: its id is {question.id!r}; give each a text of its own")
         if not isinstance(question.text, str) or not isinstance(question.answer, str | None):
             raise UserError(f"{at}: its text must be text, and its answer text or None")
+        if not isinstance(question.solution, str | None):
+            raise UserError(f"{at}: its solution must be text or None")
         if not isinstance(question.style, Style):
             raise UserError(f"{at}: its style is {question.style!r}; give a Style, or leave it out")
         if STYLES.get(question.style.name, question.style) is not question.style:

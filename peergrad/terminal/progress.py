@@ -86,9 +86,9 @@ class ProgressView(View):
 class RunView(View):
     """A live panel of a training run."""
 
-    def __init__(self, console: Console, steps: int, warm_steps: int) -> None:
+    def __init__(self, console: Console, steps: int) -> None:
         super().__init__(console)
-        self._steps, self._warm_steps = steps, warm_steps
+        self._steps, self._warm_steps = steps, 0
         self._at, self._debates, self._done = folder.Progress(), 0, 0
         self._line: Mapping[str, Any] = {}
         self._alarms: dict[str, Alarm] = {}
@@ -110,6 +110,8 @@ class RunView(View):
         return _GRACE_S if self.phase in ("training", "saving", "warm start") else 0.0
 
     def begin(self, phase: str, debates: int, at: folder.Progress | None = None) -> None:
+        if phase == "warm start":  # its updates are known when it begins
+            self._warm_steps, debates = debates, 0
         self.phase, self._at, self._debates, self._done = phase, at or folder.Progress(), debates, 0
         if not self._console.is_terminal and phase == "evaluating":
             self.say(f"{phase} {self._at.name}")
@@ -139,7 +141,7 @@ class RunView(View):
         if phase == "eval":
             shares = {name: value for name, value in metrics.items() if name.endswith(("/correct", "/readable"))}
             facts = ", ".join(f"{name.removeprefix('eval/')} {value:.0%}" for name, value in shares.items())
-            return f"evaluated at step {at.step}: {facts}"
+            return f"evaluated at {f'warm start {at.warm}' if at.warm else f'step {at.step}'}: {facts}"
         facts = ", ".join(f"{heading} {value}" for heading, value in live_values(metrics))
         return f"step {at.step}/{self._steps}: {facts}{self._left()}"
 
@@ -153,7 +155,7 @@ class RunView(View):
     def _panel(self) -> Group:
         debates = f", {self._done} of {self._debates} debates" if self._debates else ""
         warm, step = f"warm start {self._at.warm}/{self._warm_steps}", f"step {self._at.step}/{self._steps}"
-        head = f"{step if self._at.step else warm}  {self.phase}{debates}{self._left()}"
+        head = f"{step if self._at.step or not self._warm_steps else warm}  {self.phase}{debates}{self._left()}"
         table = Table(box=None, padding=(0, 2, 0, 0), show_header=True, header_style="dim")
         for heading, _ in (values := live_values(self._line)):
             table.add_column(Text(visible(heading)))

@@ -74,9 +74,9 @@ def _samples(run: Run) -> _Samples:
 def _ends(run: Run, kind: str) -> tuple[tuple[str, list[Debate]], tuple[str, list[Debate]]] | None:
     """The first and the last file of a kind that has debates, with some of them."""
     names = {
-        int(match[1]): path.stem
+        (0, int(match[2])) if match[1] else (int(match[2]), 0): path.stem
         for path in (run.path / "debates").glob(f"{kind}_*.jsonl")
-        if (match := re.fullmatch(rf"{kind}_(\d{{1,9}})", path.stem))
+        if (match := re.fullmatch(rf"{kind}_(warm_)?(\d{{1,9}})", path.stem))
     }
     steps = sorted(names)
     files = [
@@ -89,6 +89,8 @@ def _ends(run: Run, kind: str) -> tuple[tuple[str, list[Debate]], tuple[str, lis
 
 def _when(name: str) -> str:
     kind, _, number = name.partition("_")
+    if number.startswith("warm_"):
+        return "held-out questions after the warm start"
     if kind == "eval":
         return "held-out questions before training" if int(number) == 0 else f"held-out questions after step {int(number)}"
     return f"self-play, step {int(number)}"

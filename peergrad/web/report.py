@@ -73,11 +73,13 @@ def report(run: Run) -> str:
 def _state(history: RunHistory, config: TrainConfig | None) -> str:
     done = f"{history.steps:,} steps of self-play" if history.steps != 1 else "1 step of self-play"
     if history.warm and not history.train:
-        done = f"{len(history.warm):,} steps of warm start, no self-play yet"
+        done = f"{len(history.warm):,} steps of warm start, no self-play{' yet' if not config or config.learn.steps else ''}"
     if config is None:
         return f"{done}. Its settings (config.toml) can't be read, so rewards are shown by the default rules."
     own = config.learn.reward.reward
     by = f" It trained on {clip(own, 80)[0]}; rewards below are shown by the default one." if is_import_path(own) else ""
+    if not config.learn.steps:
+        return f"{done}.{by}"
     if history.steps >= config.learn.steps:
         return f"Finished: {done}.{by}"
     return f"Not finished: {done}, of {config.learn.steps:,}.{by}"

@@ -161,7 +161,7 @@ def test_several_updates_a_step(tmp_path):
 def test_a_person_sees_it(tmp_path, terminal):
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=300, highlight=False)
-    with RunView(console, 4, 0) as screen:
+    with RunView(console, 4) as screen:
         run(tmp_path / "run", bandit(losing(2, why="bad\x1b[2J\rlayer"), again=lambda number: 2), screen)
         if terminal:
             screen._live.refresh()

@@ -5,6 +5,7 @@ import inspect
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -455,3 +456,19 @@ def test_3_12_a_wave_follows_whatever_rounds_a_transcript_has(protocol, rounds):
     first = next(round_ for round_ in range(4) if said[round_] < 3)
     wave = protocol.wave(load(json.dumps(line)))
     assert [(ask.round, ask.agent) for ask in wave] == [(first, agent) for agent in range(said[first], 3)]
+
+
+@pytest.mark.parametrize("form", ["soft-verdict", "soft-choice", "soft"])
+@pytest.mark.parametrize("own_in_view", [True, False])
+def test_3_18_all_prompts_of_a_soft_ballot_follow_from_its_transcript(form, own_in_view):  # SPEC 3.18
+    asked = []
+
+    def likely(ask, options):
+        asked.append((ask.agent, ask.messages))
+        return [1 / len(options)] * len(options)
+
+    protocol = Ballot(agents=4, ballot_form=form, own_in_view=own_in_view)
+    debate = load(dump(played(protocol, lambda ask: f"It is \\boxed{{{ask.agent}}}.", likely=likely)))
+    wave = protocol.wave(replace(debate, turns=debate.turns[:4]))
+    assert [(ask.agent, choice.messages) for ask in wave for choice in ask.choices] == asked
+    assert [ask.messages for ask in wave] == [turn.asked for turn in debate.turns[4:]]

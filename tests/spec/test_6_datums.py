@@ -1,16 +1,17 @@
 """SPEC 6: from debate to datums."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from peergrad import Question
+from peergrad import Question, dump, load
 from peergrad.debate.ballot import Ballot
 from peergrad.debate.contract import SHORT, read
 from peergrad.debate.errors import UserError
-from peergrad.debate.protocols import Parallel, Sequential
-from peergrad.debate.types import Tokens
+from peergrad.debate.protocols import Direct, Parallel, Sequential
+from peergrad.debate.types import Tokens, Usage
 from peergrad.engines.base import decode
 from peergrad.learn.advantages import advantages
 from peergrad.learn.data import credit, credited, datums, section_tokens, training_data
@@ -144,6 +145,19 @@ def test_6_8_only_what_is_credited_is_trained_on():  # SPEC 6.8
     assert all(datum.advantages_T[-1] for datum in batch.data)
     equal = training_data([GROWING], RewardRules(), lambda _: nobody_knows)
     assert all(datum.advantages_T.any() for datum in equal.data)
+
+
+def test_6_8_an_empty_reply_is_no_choice():  # SPEC 3.18, 6.8
+    debate = played(Direct(agents=3), lambda ask: "")
+    empty = replace(debate, turns=tuple(replace(turn, tokens=None, usage=Usage(7, 0)) for turn in debate.turns))
+    with pytest.raises(UserError, match="no tokens were kept"):
+        datums(empty, credit(empty, (), ()))
+    soft = played(Ballot(agents=3), lambda ask: "x", likely=lambda ask, options: (0.5, 0.5))
+    assert [turn.chosen for turn in load(dump(soft)).turns] == [False] * 3 + [True] * 3
+    assert load(dump(soft)) == soft
+    line = json.loads(dump(soft))
+    line["turns"][3]["chosen"] = False
+    assert load(dump(load(json.dumps(line)))).turns[3].chosen is False
 
 
 def test_a_debate_without_tokens_cannot_be_trained_on():

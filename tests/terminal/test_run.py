@@ -15,7 +15,7 @@ LINE |= {"tokens/sampled_per_s": 80.0}
 def shown(terminal, act):
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=100, highlight=False)
-    with RunView(console, 10, 2) as screen:
+    with RunView(console, 10) as screen:
         act(screen)
         if terminal:
             screen._live.refresh()
@@ -24,7 +24,7 @@ def shown(terminal, act):
 
 def test_plain_lines():
     def act(screen):
-        screen.begin("warm start", 0, Progress())
+        screen.begin("warm start", 2, Progress())
         screen.line("warm", Progress(0, 1), {"warm/loss": 0.9, "time/train_s": 3.0})
         screen.begin("sampling", 4, Progress(3))
         screen.debate(None)

@@ -83,6 +83,7 @@ class Chat:
         closing = self._special_in.match(after)
         own = [tokenizer.eos_token_id, self._special[closing[0]] if closing else None]
         self.ends = frozenset(id for id in (*ends, *own) if id is not None)
+        self._end = [id for id in reversed(own) if id is not None][:1]  # as the template ends a turn
 
     def prompt(self, messages: Sequence[Message]) -> Ids:
         """The tokens a reply to these messages is sampled after."""
@@ -99,9 +100,14 @@ class Chat:
         new = np.array(self._encode(after, messages, before), np.int32)
         return np.concatenate((tokens.prompt_T, tokens.ids_T, new))
 
-    def tokens(self, messages: Sequence[Message], text: str, temperature: float) -> Tokens:
-        """Somebody else's words as the tokens of a reply to these messages, with log-probability 0."""
+    def tokens(self, messages: Sequence[Message], text: str, temperature: float, *, ends: bool = False) -> Tokens:
+        """Somebody else's words as the tokens of a reply to these messages, with log-probability 0.
+
+        ``ends``: the reply ends its turn by itself, as one that no stop text ends.
+        """
         prompt_T, ids = self.prompt(messages), self._encode(_HOLE.format(0), [Message("assistant", text)], "")
+        if ends:
+            ids = [*ids, *self._end]
         return Tokens.of(prompt_T.tolist(), ids, [0.0] * len(ids), self.text(ids)[1], temperature)
 
     def first_tokens(self, options: Sequence[str]) -> list[int]:

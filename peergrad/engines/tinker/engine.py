@@ -24,8 +24,8 @@ from peergrad.debate.quote import visible
 from peergrad.debate.sampler import Answer, Likely, all_of
 from peergrad.debate.types import Ask, Floats, Reply, Tokens
 from peergrad.engines.base import EngineConfig, UpdateConfig, no_logprobs, seed_of, too_long
-from peergrad.engines.shared.addresses import check_tinker, tinker_address, tinker_key
 from peergrad.engines.shared.chat import Chat, load_chat
+from peergrad.engines.shared.servers import check_tinker, tinker_address, tinker_key
 from peergrad.engines.tinker.connection import Connection, NotFound
 from peergrad.learn import losses
 from peergrad.learn.data import Datum
@@ -112,7 +112,7 @@ class Tinker:
         return [np.where(datum.mask_T > 0, score_T, 0.0) for datum, score_T in zip(data, scores, strict=True)]
 
     def tokens(self, ask: Ask, text: str) -> Tokens:
-        return self.chat.tokens(ask.messages, text, 1.0)
+        return self.chat.tokens(ask.messages, text, 1.0, ends=not ask.stop)
 
     async def save(self, path: Path) -> None:
         """The service keeps the weights and the optimizer's state; here is written where."""

@@ -1,0 +1,131 @@
+"""What a warm start learns from (SPEC 9.2), and debates made into such lessons (SPEC 9.7)."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from peergrad.config import TrainConfig
+from peergrad.debate.errors import UserError
+from peergrad.debate.protocol import BaseProtocol
+from peergrad.debate.protocols import Direct
+from peergrad.debate.types import Debate, Parsed, Question, Turn
+from peergrad.learn.warm import Keep, Lesson, kept_turns
+from peergrad.measure.counts import known_grades
+from peergrad.measure.ending import ending
+from peergrad.runs.files import Warn
+from peergrad.runs.folder import Run
+from peergrad.tasks.arithmetic import teacher
+from peergrad.tasks.base import BUILT_IN, Grade, Grader, Task
+from peergrad.tasks.datasets import solved
+from peergrad.tasks.files import is_kind_of_file, questions_of, rows, stem
+from peergrad.tasks.open import gradable, regrade
+
+OWN = Path("own")
+OWN_DEBATES = "warm_000000"
+_NOT = {"readable": "can be read", "right": "is known to be right", "won": "was said by an agent that won its debate"}
+
+
+def lessons_given(config: TrainConfig, task: Task, protocol: BaseProtocol, warn: Warn) -> list[Lesson]:
+    """The lessons of a warm start that are there before it begins: all but those of the model's own debates."""
+    warm, questions = config.warm, [task[index] for index in range(len(task))]
+    if not warm.wanted or warm.warm_from == OWN:
+        return []
+    if warm.warm_from is None and questions[0].dataset in BUILT_IN:
+        say = teacher(config.keep.seed)
+        return [Lesson(Debate(f"lesson/{q.id}", q, protocol), protocol=protocol, teacher=say) for q in questions]
+    if warm.warm_from is None:
+        debates, origin = [_answered(q) for q in questions if q.solution], "the task"
+    else:
+        debates, origin = _debates(warm.warm_from, questions, config.debate.agents, warn), str(warm.warm_from)
+    if not debates:
+        why = f"{origin} has nothing to learn from" if warm.warm_from else "the task has neither solutions nor a teacher"
+        how = "give a transcript, a run, a file of solutions or own, or no warm start (warm_steps and warm_epochs 0)"
+        raise UserError(f"warm_from: {why}; {how}")
+    lessons: list[Lesson] = []
+    for lesson in chosen(debates, warm.warm_keep, task, origin):
+        agents = lesson.debate.agents
+        alone = Direct(agents=agents, max_tokens=protocol.max_tokens, temperature=1.0, prompts=protocol.prompts)
+        lessons.append(replace(lesson, protocol=alone if isinstance(lesson.debate.protocol, Direct) else protocol))
+    random.Random(f"{config.keep.seed} lessons").shuffle(lessons)
+    return lessons
+
+
+def chosen(debates: Sequence[Debate], keep: Keep, task: Task, origin: str = "the model's own debates") -> list[Lesson]:
+    """The debates that have turns worth learning from, with these turns. Where there are none, it is refused."""
+    ours = {task[index].text for index in range(len(task))}
+
+    def grade(question: Question, solution: str) -> Grade:
+        return task.grade(question, solution) if question.text in ours else regrade(question, solution)
+
+    def known(question: Question) -> bool:
+        return question.known if question.text in ours else gradable(question)
+
+    graded = known_grades(debates, grade, known) if keep == "right" else [None] * len(debates)
+    lessons: list[Lesson] = []
+    for debate, grades in zip(debates, graded, strict=True):
+        turns = kept_turns(debate, keep, lambda index, grades=grades: grades[index].right if grades else None)
+        if turns:
+            lessons.append(Lesson(debate, frozenset((debate.turns[i].round, debate.turns[i].agent) for i in turns)))
+    if not lessons:
+        why = f"no turn of {origin} {_NOT[keep]} ({len(debates):,} debates)"
+        raise UserError(f"warm_keep: {why}; give another warm_keep or warm_from, or more debates")
+    return lessons
+
+
+def lessons_sha256(lessons: Sequence[Lesson]) -> str:
+    """A hash of what is said in recorded lessons and of what is learned; empty if nothing is recorded."""
+    hashed = hashlib.sha256()
+    for lesson in lessons:
+        texts = [(turn.round, turn.agent, turn.text) for turn in lesson.debate.turns]
+        hashed.update(repr((lesson.debate.question.text, texts, sorted(lesson.turns or ()))).encode(errors="replace"))
+    return hashed.hexdigest() if any(lesson.debate.turns for lesson in lessons) else ""
+
+
+def _debates(path: Path, questions: Sequence[Question], agents: int, warn: Warn) -> list[Debate]:
+    """The debates of a run or a transcript, or a file's questions, each with its worked solution as the only turn.
+
+    About a question of the task, the task's own is taken: a file has no payload and only the name of a style.
+    """
+    if _has_solutions(path):
+        file = questions_of(rows(path), solved, stem(path), stem(path), str(path), skip_bad=False)
+        debates = [_answered(question) for question in file.questions]
+    else:
+        debates = list(Run.any_debates(path, warn))
+    wrong = next((d for d in debates if not isinstance(d.protocol, Direct) and d.agents != agents), None)
+    if wrong:
+        why = f"its debate {wrong.id} has {wrong.agents} agents, not {agents}"
+        raise UserError(f"warm_from: {path} can't be learned from: {why}")
+    by_text, styles = {q.text: q for q in questions}, {q.style: q.style for q in questions}
+    others = (replace(d.question, style=styles.get(d.question.style, d.question.style)) for d in debates)
+    return [replace(d, question=by_text.get(q.text, q)) for d, q in zip(debates, others, strict=True)]
+
+
+def _has_solutions(path: Path) -> bool:
+    """Whether a file holds questions with solutions, by its kind; where that says nothing, by its first line."""
+    if not path.is_file() or path.suffix != ".jsonl":
+        return path.is_file() and is_kind_of_file(path)
+    with path.open("rb") as file:
+        return b'"turns"' not in next((line for line in file if line.strip()), b'"turns"')
+
+
+def _answered(question: Question) -> Debate:
+    """A question and its worked solution, as said by somebody who was asked it alone."""
+    assert question.solution
+    return Debate(f"lesson/{question.id}", question, Direct(), (Turn(0, 0, question.solution, Parsed()),))
+
+
+def distilled(debate: Debate, grade: Grader, known: Callable[[Question], bool]) -> dict[str, Any] | None:
+    """The question and the winner's final answer to it; ``None`` without a winner, or if its answer can't be found."""
+    end, question = ending(debate), debate.question
+    solution = None if end.winner is None else end.finals[end.winner].solution
+    to_be_found = question.style.find and question.answer is not None
+    if not solution or (to_be_found and not question.style.answer(solution)):
+        return None
+    right = grade(question, solution).right if known(question) else None
+    row = {"id": question.id, "question": question.text, "answer": question.answer, "solution": solution}
+    return row | {"right": right, "decided_by": end.by, "debate": debate.id}
