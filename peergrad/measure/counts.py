@@ -107,14 +107,15 @@ def shares(counts: Counts) -> dict[str, float]:
 
 
 def form_counts(scored: Scored) -> Counts:
-    """Whether replies can be read and votes are cast."""
+    """Whether replies can be read and votes are cast; replies of opponents are left out."""
     turns, votes = scored.debate.turns, [vote for vote in scored.tally.votes if vote.judged]
     voters = {vote.turn for vote in votes}
     due = [index in voters for index, turn in enumerate(turns) if vote_due(scored.debate, turn)]
+    own = [turn for turn in turns if not turn.by]
     counts = {
-        "replies/readable": (sum(turn.parsed.error is None for turn in turns), len(turns)),
-        "replies/tolerated": (sum(turn.parsed.tolerated for turn in turns), len(turns)),
-        "replies/truncated": (sum(turn.truncated for turn in turns), len(turns)),
+        "replies/readable": (sum(turn.parsed.error is None for turn in own), len(own)),
+        "replies/tolerated": (sum(turn.parsed.tolerated for turn in own), len(own)),
+        "replies/truncated": (sum(turn.truncated for turn in own), len(own)),
         "votes/per_due_turn": (len(votes), len(due)),
         "votes/due_turns_with_vote": (sum(due), len(due)),
         "votes/ties": (sum(vote.tied for vote in votes), len(votes)),

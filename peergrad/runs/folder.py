@@ -173,9 +173,9 @@ class Run(WorkFolder):
             if later > at:
                 files.remove(self.path / "checkpoints" / later.name)
 
-    def thin_checkpoints(self, every: int, forget: Callable[[Path], None]) -> None:
-        """Remove checkpoints but the first, every so many, and the newest two. ``forget`` is told of each before."""
-        for at in self.checkpoints()[1:-2]:
+    def thin_checkpoints(self, every: int, forget: Callable[[Path], None], newest: int = 2) -> None:
+        """Remove checkpoints but the first, every so many, and the newest few. ``forget`` is told of each before."""
+        for at in self.checkpoints()[1:-newest]:
             if at.step == 0 or every == 0 or at.step % every:
                 folder = self.path / "checkpoints" / at.name
                 forget(folder)

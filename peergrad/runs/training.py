@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from peergrad.config import TrainConfig, changed, flat
+from peergrad.config import ApiConfig, TrainConfig, changed, flat
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
 from peergrad.debate.play import Played, play_all
@@ -37,7 +37,8 @@ from peergrad.reward.rewards import score
 from peergrad.runs.files import Warn
 from peergrad.runs.folder import Loggers, Progress, Run, metrics_line, open_loggers
 from peergrad.runs.lessons import OWN, OWN_DEBATES, chosen, lessons_given, lessons_sha256
-from peergrad.runs.models import ModelRef, base_of, check_base, policy_of, weights_sha256
+from peergrad.runs.models import ModelPool, ModelRef, base_of, check_base, policy_of, weights_sha256
+from peergrad.runs.opponents import Opponents, OpponentsPlan, plan_opponents
 from peergrad.runs.skipped import save_skipped
 from peergrad.runs.watch import Watcher
 from peergrad.tasks.base import Task
@@ -54,6 +55,7 @@ class Plan:
     held_out: Task
     lessons: Sequence[Lesson]
     """Of the warm start; none yet if the model learns from its own debates."""
+    opponents: OpponentsPlan
 
     @property
     def notes(self) -> list[str]:
@@ -92,7 +94,7 @@ class Plan:
         asks = self.wave(Question("prompts", "?", style=self.task[0].style), "prompts")
         prompts = "\n".join(message.text for ask in asks for message in ask.messages)
         prompts += "".join(f"\n{name}\n{text}" for name, text in self.protocol.prompts)  # also those of later rounds
-        return {
+        facts: dict[str, Any] = {
             "format": 1,
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "versions": {"python": platform.python_version()} | _versions(),
@@ -102,7 +104,9 @@ class Plan:
             "questions": len(self.task),
             "questions_sha256": fingerprint([self.task[i] for i in range(len(self.task))]),
             "prompts_sha256": hashlib.sha256(prompts.encode()).hexdigest(),
-        } | ({"lessons_sha256": recorded} if (recorded := lessons_sha256(self.lessons)) else {})
+        }
+        facts |= self.opponents.facts(self.config.engine)
+        return facts | ({"lessons_sha256": recorded} if (recorded := lessons_sha256(self.lessons)) else {})
 
 
 def plan_run(config: TrainConfig, warn: Warn = lambda _: None) -> Plan:
@@ -126,7 +130,8 @@ def plan_run(config: TrainConfig, warn: Warn = lambda _: None) -> Plan:
     with own_code(engine):
         engine.check(config.engine, config.update)
     protocol = config.debate.build(engine.temperature)
-    return Plan(config, protocol, task, held_out, lessons_given(config, task, protocol, warn))
+    lessons = lessons_given(config, task, protocol, warn)
+    return Plan(config, protocol, task, held_out, lessons, plan_opponents(config))
 
 
 def _check_reward(config: TrainConfig, task: Task) -> None:
@@ -147,7 +152,9 @@ def _check_reward(config: TrainConfig, task: Task) -> None:
 
 def load_engine(config: TrainConfig, say: Callable[[str], None] = lambda _: None) -> Trainer:
     """The model a run trains. ``say`` hears what takes long, such as a download."""
-    return open_trainer(Setup(engine=config.engine, update=config.update, seed=config.keep.seed, say=say))
+    others = {ref.base for ref in plan_opponents(config).models.values() if ref.url is None} - {config.engine.model}
+    share = 1 / (1 + len(others))
+    return open_trainer(Setup(engine=config.engine, update=config.update, seed=config.keep.seed, say=say, share=share))
 
 
 async def load_policy(
@@ -228,7 +235,10 @@ async def train_run(
         loggers = Loggers(open_loggers(config.keep.log_to, run.path, flat(config)), watch.warn)
         run.begin(config, facts | about_start)
         try:
-            await _Training(plan, run, trainer, watch, loggers, stop, lessons).train(newest)
+            expected = (start, *plan.opponents.models.values())
+            async with ModelPool(config.engine, ApiConfig(), config.keep.seed, watch.say, expected=expected) as pool:
+                opponents = Opponents(plan.opponents, start.base, run, trainer, pool)
+                await _Training(plan, run, trainer, opponents, watch, loggers, stop, lessons).train(newest)
         finally:
             loggers.close()
             await trainer.close(failed=sys.exc_info()[0] is not None)
@@ -261,12 +271,13 @@ class _Training:
         plan: Plan,
         run: Run,
         trainer: Trainer,
+        opponents: Opponents,
         watch: Watcher,
         loggers: Loggers,
         stop: Callable[[], bool],
         lessons: Sequence[Lesson],
     ) -> None:
-        self.plan, self.config, self.lessons = plan, plan.config, lessons
+        self.plan, self.config, self.opponents, self.lessons = plan, plan.config, opponents, lessons
         self.run, self.trainer, self.watch, self.loggers, self.stop = run, trainer, watch, loggers, stop
         self.updates = Updates()  # so far, those before the run was resumed included
 
@@ -376,7 +387,7 @@ class _Training:
             if saved := self.run.saved_debates(at.name):
                 return saved
             self.watch.begin("sampling", self.config.learn.batch, at)
-            played = await play(index, sampler)
+            played = await play(index, await self.opponents.seated(index, sampler))
             self.run.save_debates(at.name, played)
             self.watch.begin("training", 0, at)
             return played
@@ -443,7 +454,8 @@ class _Training:
     async def _save(self, at: Progress) -> None:
         self.watch.begin("saving", 0, at)
         await self.run.checkpoint(at, self.trainer.save)
-        self.run.thin_checkpoints(self.config.keep.save_every, self.trainer.forget)
+        # Of opponents that are older policies: the one of this step, and that of the step before, should it be repeated.
+        self.run.thin_checkpoints(self.config.keep.save_every, self.trainer.forget, 2 + self.plan.opponents.steps_ago)
         if self.stop():
             raise Stopped(f"stopped after {at.name}, as asked")
 
