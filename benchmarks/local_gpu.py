@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from peergrad.engines.local.memory import Sizes
 from peergrad.engines.local.model.decoder import Adapter, Decoder
 from peergrad.engines.local.model.lora import Lora, LoraRules
 from peergrad.engines.local.sample.scheduler import Job, Scheduler
@@ -84,7 +85,7 @@ class Bench:
     def sample(self, jobs: list[Job], adapter: Adapter | None = None, weights: int = 0) -> float:
         if self.scheduler is None:
             kv_bytes = int((0.2 if self.tiny else 90) * 2**30)
-            self.scheduler = Scheduler(self.decoder, kv_bytes=kv_bytes, max_rows=1024, prefill_tokens=16384)
+            self.scheduler = Scheduler(self.decoder, Sizes(kv_bytes, max_rows=1024, train_tokens=0, prefill_tokens=16384))
         self.sync()
         start = time.perf_counter()
         self.scheduler.run(jobs, adapter, weights, threading.Event())

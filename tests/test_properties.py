@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from peergrad import Parallel, Question, Sequential, advantages, credit, datums, dump, load, play, score
 from peergrad.debate.ballot import BALLOT, Ballot
 from peergrad.debate.contract import FULL, SHORT, read
+from peergrad.debate.protocols import Direct
 from peergrad.debate.types import Ask, Debate, Parsed, Tokens, Turn
 from peergrad.engines.scripted import Scripted
 from peergrad.reward.rewards import RewardRules
@@ -29,6 +31,8 @@ RULES = [
     RewardRules(ballots="literal", format_penalty=False),
     RewardRules(form="literal", voices="votes"),
     RewardRules(reward="borda"),
+    RewardRules(votes="shuffled", unjudged="literal"),
+    RewardRules(reward="borda", votes="majority", truth_weight=0.3),
 ]
 
 
@@ -97,6 +101,34 @@ def test_relabelling_agents_permutes_all_results(debate, in_sequence, rng):
             ):
                 assert_same(old, [new[unit] for unit in units])
         assert scored.tally.counts == scored_after.tally.counts
+
+
+@given(said(), st.booleans(), st.text("ab/", max_size=3), st.sampled_from(["streams", "borda"]))
+def test_shuffling_keeps_the_values_of_every_round(debate, in_sequence, name, reward):  # SPEC 4.13
+    debate = replace(build(*debate, in_sequence), id=name)
+    peer, shuffled = (score(debate, RewardRules(reward=reward, votes=votes)).streams for votes in ("peer", "shuffled"))
+    for before, after in zip(peer, shuffled, strict=True):
+        assert [value is None for value in before.values] == [value is None for value in after.values]
+        for round_ in range(debate.rounds):
+            turns = [index for index, turn in enumerate(debate.turns) if turn.round == round_]
+            old, new = ([(stream.values[turn], stream.votes[turn]) for turn in turns] for stream in (before, after))
+            assert sorted(old, key=repr) == sorted(new, key=repr)
+        assert replace(after, values=before.values, votes=before.votes) == before
+
+
+@given(st.lists(st.sampled_from(["1", "1.0", "2", "x", ""]), min_size=1, max_size=6), st.randoms(use_true_random=False))
+def test_the_majority_is_the_same_whoever_is_who(answers, rng):  # SPEC 4.13
+    def majority(order):
+        texts = [rf"\boxed{{{answers[agent]}}}" if answers[agent] else "nothing" for agent in order]
+        debate = asyncio.run(play(Direct(agents=len(order)), Question("q", "?"), Scripted(lambda ask: texts[ask.agent])))
+        return score(debate, RewardRules(votes="majority")).streams[0].values
+
+    order = list(range(len(answers)))
+    before = majority(order)
+    rng.shuffle(order)
+    assert majority(order) == tuple(before[agent] for agent in order)
+    assert all(value is None or -1 <= value <= 1 for value in before)
+    assert (set(before) == {None}) == (not any(answers))
 
 
 @given(said(), st.booleans())

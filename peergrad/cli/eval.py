@@ -15,7 +15,7 @@ from peergrad.cli.main import Flag, Inline, eval_task, model_settings, run_until
 from peergrad.config import EvalConfig, TrainConfig, from_folder
 from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
-from peergrad.engines.shared.addresses import host
+from peergrad.engines.shared.servers import host
 from peergrad.runs import evaluation
 from peergrad.runs.folder import Run
 from peergrad.runs.models import run_of

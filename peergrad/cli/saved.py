@@ -18,6 +18,7 @@ from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Question
 from peergrad.learn.advantages import Center, Values, advantages
 from peergrad.reward import rewards
+from peergrad.reward.controls import Votes
 from peergrad.reward.rewards import RewardRules, Scored
 from peergrad.reward.streams import Consensus
 from peergrad.runs.export import export as export_adapter
@@ -31,10 +32,13 @@ _COUNTS = ("self_votes", "malformed", "repeated", "contradictory", "missing", "p
 
 @dataclass(frozen=True, kw_only=True)
 class SharedRules(RewardRules):
-    """What is the same in all the rewards that are compared; in these two they differ."""
+    """What is the same in all the rewards that are compared; in the others they differ."""
 
     reward: Annotated[str, tyro.conf.Fixed, tyro.conf.Suppress] = "streams"
     consensus: Annotated[Consensus | None, tyro.conf.Fixed, tyro.conf.Suppress] = None
+    votes: Annotated[Votes, tyro.conf.Fixed, tyro.conf.Suppress] = "peer"
+    truth_weight: Annotated[float | str, tyro.conf.Fixed, tyro.conf.Suppress] = 0.0
+    outcome_bonus: Annotated[float | str, tyro.conf.Fixed, tyro.conf.Suppress] = 0.0
 
 
 def score(
@@ -54,7 +58,10 @@ def score(
     """
     if not files:
         raise UserError("FILE: is missing; give at least one transcript file")
-    batch = [rewards.score(debate, rules) for path in files for debate in read_file(path)]
+    from peergrad.measure.counts import truth_of
+
+    truth = truth_of(regrade, gradable)
+    batch = [rewards.score(debate, rules, truth(debate)) for path in files for debate in read_file(path)]
     centred = advantages(batch, center=center)
     if json:
         print(json_module.dumps({"debates": [_as_object(*one) for one in zip(batch, centred, strict=True)]}))

@@ -16,7 +16,7 @@ from peergrad.config import check
 from peergrad.debate.bounds import Range
 from peergrad.debate.errors import UserError
 from peergrad.engines.base import EngineConfig
-from peergrad.engines.shared.addresses import is_loopback
+from peergrad.engines.shared.servers import is_loopback
 
 KEY_ENV = "PEERGRAD_SERVE_KEY"
 _BACKLOG = 2048

@@ -12,7 +12,7 @@ from peergrad.debate.fields import nearest
 from peergrad.debate.imports import imported, is_import_path, where_it_failed
 from peergrad.debate.types import Tokens
 from peergrad.engines.base import Engine, EngineConfig, Model, Setup, StepStats, Trainer, UpdateConfig
-from peergrad.engines.shared.addresses import check_tinker, tinker_address
+from peergrad.engines.shared.servers import check_tinker, tinker_address
 
 if TYPE_CHECKING:
     from peergrad.engines.local.engine import Local

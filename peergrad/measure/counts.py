@@ -16,7 +16,7 @@ from peergrad.debate.votes import read_votes
 from peergrad.reward.pairwise import win_rate
 from peergrad.reward.rewards import Scored, Truth, nobody_knows
 from peergrad.reward.tally import Vote, vote_due
-from peergrad.tasks.base import NOT_ASKED, UNANSWERED, Grade, Grader, Task, grade_all
+from peergrad.tasks.base import NOT_ASKED, UNANSWERED, Grade, Grader, grade_all
 
 Counts = dict[str, tuple[float, float]]
 """Shares by name, each as what was counted and of how many: sums over debates divide to the share of a batch."""
@@ -25,15 +25,15 @@ Counts = dict[str, tuple[float, float]]
 # Which answers are right
 
 
-def truth_of(task: Task) -> Callable[[Debate], Truth]:
+def truth_of(grade: Grader, known: Callable[[Question], bool] = attrgetter("known")) -> Callable[[Debate], Truth]:
     """For a reward that asks: whether the solution of a turn of a debate is right, graded when it is asked for."""
 
     def of(debate: Debate) -> Truth:
         @cache
         def right(index: int) -> bool | None:
-            return _grade(debate.turns[index], lambda solution: task.grade(debate.question, solution)).right
+            return _grade(debate.turns[index], lambda solution: grade(debate.question, solution)).right
 
-        return right if debate.question.known else nobody_knows
+        return right if known(debate.question) else nobody_knows
 
     return of
 

@@ -176,7 +176,14 @@ def measure(batch: DebateBatch, own: Mapping[str, Metric] | None = None) -> Metr
     built_in = [item for metric in METRICS for item in metric(batch).items()]
     metrics: Metrics = {name: float(value) for name, value in built_in if value is not None}
     for path, metric in (own or {}).items():
-        numbers = _own(path, metric, batch)
+        own_numbers = call_own(metric, path, "metrics", batch)
+        try:
+            numbers = {name: float(value) for name, value in own_numbers.items() if value is not None}
+        except (AttributeError, TypeError, ValueError, OverflowError) as error:
+            shape = "give a dict, such as {'votes': 3.0}"
+            raise UserError(f"metrics: {path}: gave no numbers by name ({error}); {shape}") from None
+        if wrong := [name for name in numbers if not isinstance(name, str) or not name]:
+            raise UserError(f"metrics: {path}: {wrong[0]!r} is no name; give a text for each number")
         if taken := [name for name in numbers if name in metrics or name in ("phase", "step", "warm", "alarms")]:
             raise UserError(f"metrics: {path}: another metric is called {taken[0]!r}; give it another name")
         metrics |= numbers
@@ -216,17 +223,3 @@ def _agent_returns(scored: Scored) -> list[float]:
         for unit, value in enumerate(stream.values):
             totals[scored.agent_of(stream, unit)] += stream.weight * (value or 0.0)
     return totals
-
-
-def _own(path: str, metric: Metric, batch: DebateBatch) -> Metrics:
-    """What somebody's own metric gives, if it is numbers by name. ``None`` is no number, and left out."""
-    numbers = call_own(metric, path, "metrics", batch)
-    try:
-        named = {name: float(value) for name, value in numbers.items() if value is not None}
-    except (AttributeError, TypeError, ValueError, OverflowError) as error:
-        raise UserError(
-            f"metrics: {path}: gave no numbers by name ({error}); give a dict, such as {{'votes': 3.0}}"
-        ) from None
-    if wrong := [name for name in named if not isinstance(name, str) or not name]:
-        raise UserError(f"metrics: {path}: {wrong[0]!r} is no name; give a text for each number")
-    return named

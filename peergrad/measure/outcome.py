@@ -124,16 +124,14 @@ def seat_outcome(ids: Sequence[str], by_seat: Sequence[Debates], grade: Grader) 
         others.append(
             share_right([one for seat, answers in enumerate(final) for one in answers[:seat] + answers[seat + 1 :]])
         )
-        won = [_votes_won(debate, seat) for seat, (debate, _) in enumerate(seats)]
-        counts.append(total([*won, *(_timed_out(grades) for _, grades in seats)]))
+        seen = [_timed_out(grades) for _, grades in seats]
+        for seat, (debate, _) in enumerate(seats):  # of the others' votes about the policy, those that it won
+            votes = score(debate).tally.votes
+            if about := sum(seat in (vote.a, vote.b) and vote.author != seat for vote in votes):
+                won = win_rate(debate.agents, votes)[seat] * about
+                seen.append({"role-averaged/votes_won": (won, float(about))})
+        counts.append(total(seen))
     return Outcome(tuple(ids), {"role-averaged/correct": policy, "role-averaged/opponents": others}, {}, counts)
-
-
-def _votes_won(debate: Debate, seat: int) -> Counts:
-    """Of the others' votes about an agent, those that it won."""
-    votes = score(debate).tally.votes
-    about = sum(seat in (vote.a, vote.b) and vote.author != seat for vote in votes)
-    return {"role-averaged/votes_won": (win_rate(debate.agents, votes)[seat] * about, float(about))} if about else {}
 
 
 def joined(first: Outcome, *others: Outcome) -> Outcome:

@@ -58,7 +58,7 @@ class Sample:
 
 def gates(sample: Sample, task: Task, rules: LearnRules) -> list[Gate]:
     """Every gate, in the order in which it makes sense to mend things."""
-    truth = truth_of(task)
+    truth = truth_of(task.grade)
     scored = [score(debate, rules.reward, truth(debate)) for debate in sample.debates]
     solves = _solves(sample, task) if task.known else []
     about_votes = [_votes(scored), _copied(scored), *([_judgement(scored, task)] if task.known else [])]
@@ -174,8 +174,8 @@ def _judgement(scored: Sequence[Scored], task: Task) -> Gate:
         advice = "No vote is between a right and a wrong solution: mend the gates before this one, or ask more questions."
         return Gate(name, "unknown", "no such vote", needed, advice)
     advice = (
-        "Votes no better than a coin teach noise: take easier questions or a stronger model, or train on its reward with "
-        "some truth first."
+        "Votes no better than a coin teach noise: take easier questions or a stronger model, or mix in some truth "
+        "(--truth-weight 0.3, or a fade such as '1.0 -> 0.3')."
     )
     gate = _share(name, share, 0.5, needed, advice)
     return replace(gate, measured=f"{gate.measured}, {sum(whole for _, whole in counts):.0f} votes")

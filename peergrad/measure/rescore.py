@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +35,18 @@ LITERAL = {
 }
 """The published rules, and ours that they are the counterpart of."""
 
+CONTROLS: dict[str, dict[str, Any]] = {
+    "majority": {"votes": "majority"},
+    "gen shuffled": {"votes": "shuffled"},
+    "truth": {"truth_weight": 1.0},
+}
+"""What the generator stream is held beside, and how it is made (SPEC 4.13, 4.14): no rewards to choose between."""
+
 STREAMS = {
     ("gen", "gen"): "gen",
+    ("borda", "borda"): "borda",
+    ("majority", "gen"): "majority",
+    ("gen shuffled", "gen"): "gen shuffled",
     ("gen literal", "gen"): "gen literal",
     ("streams all", "judge"): "judge all",
     ("streams others", "judge"): "judge others",
@@ -90,11 +101,13 @@ def candidates(rules: RewardRules, own: Sequence[str] = ()) -> dict[str, RewardR
 
     ``literal`` is the published rule: every line is a vote, and a turn nobody judged gets -1.
     """
-    streams = replace(rules, reward="streams")
+    streams = replace(rules, reward="streams", votes="peer", truth_weight=0.0, outcome_bonus=0.0)
+    answers = {"lambda_gen": 1.0, "lambda_judge": 0.0, "lambda_diagnosis": 0.0, "format_penalty": False}
     ours = {
-        "win_rate": replace(rules, reward="win_rate"),
-        "win_minus_loss": replace(rules, reward="win_minus_loss"),
-        "gen": replace(streams, lambda_gen=1.0, lambda_judge=0.0, format_penalty=False),
+        "win_rate": replace(streams, reward="win_rate"),
+        "win_minus_loss": replace(streams, reward="win_minus_loss"),
+        "gen": replace(streams, **answers),
+        "borda": replace(streams, reward="borda", **answers),
         "streams all": replace(streams, consensus="all"),
         "streams others": replace(streams, consensus="others"),
     }
@@ -102,7 +115,8 @@ def candidates(rules: RewardRules, own: Sequence[str] = ()) -> dict[str, RewardR
         if not is_import_path(path):
             raise UserError(f"reward: {path!r} is compared already, or is not known; give module:name of your own")
     literal = {name: replace(ours[of], ballots="literal", unjudged="literal") for name, of in LITERAL.items()}
-    return ours | literal | {path: replace(rules, reward=path) for path in own}
+    controls = {name: replace(ours["gen"], **settings) for name, settings in CONTROLS.items()}
+    return ours | literal | {path: replace(streams, reward=path) for path in own} | controls
 
 
 def rescore(
@@ -122,7 +136,7 @@ def rescore(
     streams = dict.fromkeys(name for row in rows for name in row.streams if name not in same)
     with_known = [row for row in rows if row.known.any()]
     mixed = [row for row in with_known if len(set(row.right_A[row.known])) == 2]
-    best, follows, lead = _truth(mixed, compared)
+    best, follows, lead = _truth(mixed, compared, [i for i in compared if names[i] not in CONTROLS])
     rewards = [
         Reward(
             names[i],
@@ -264,16 +278,19 @@ def _vote_accuracy(tallied: Tally, right: Sequence[bool | None]) -> list[float |
     return [sum(shares) / len(shares) if shares else None for shares in by_turn]
 
 
-def _truth(mixed: Sequence[_Row], compared: Sequence[int]) -> tuple[int | None, dict[int, Interval], dict[int, Interval]]:
-    """The candidate that follows the truth best; by candidate, its correlation with being right, within debates; and by how
-    much the best is ahead of the others.
+def _truth(
+    mixed: Sequence[_Row], compared: Sequence[int], contest: Sequence[int]
+) -> tuple[int | None, dict[int, Interval], dict[int, Interval]]:
+    """The candidate in the contest that follows the truth best; by candidate, its correlation with being right, within
+    debates; and by how much the best is ahead of the others in the contest.
     """
     xy_CQ, xx_CQ, yy_Q = _sums(mixed, [(row.rewards_CA[:, row.known], row.right_A[row.known]) for row in mixed])
     follows = {i: interval for i in compared if mixed and (interval := correlation(xy_CQ[i], xx_CQ[i], yy_Q))}
-    best = max(follows, key=lambda i: follows[i].value, default=None)
+    known = [i for i in contest if i in follows]
+    best = max(known, key=lambda i: follows[i].value, default=None)
     if best is None:
-        return None, {}, {}
-    gaps = {i: correlation_difference((xy_CQ[best], xx_CQ[best]), (xy_CQ[i], xx_CQ[i]), yy_Q) for i in follows if i != best}
+        return None, follows, {}
+    gaps = {i: correlation_difference((xy_CQ[best], xx_CQ[best]), (xy_CQ[i], xx_CQ[i]), yy_Q) for i in known if i != best}
     return best, follows, {i: gap for i, gap in gaps.items() if gap}
 
 

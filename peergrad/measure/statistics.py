@@ -96,20 +96,14 @@ def _fraction(top_Q: NDArray[np.float64], bottom_Q: NDArray[np.float64], least: 
     pairs_K, counts_K = np.unique(top_Q + 1j * bottom_Q, return_counts=True)  # as one number each, which sorts faster
     kinds_K = np.concatenate((np.stack((pairs_K.real, pairs_K.imag), 1), [[least * usual, usual], [most * usual, usual]]))
     chances_K = np.concatenate((counts_K, [unseen / 2, unseen / 2])) / (n + unseen)
-    drawn_B = _drawn(round(n + unseen), chances_K, kinds_K)
+    rng, block = np.random.default_rng(0), max(1, 4_000_000 // len(kinds_K))  # always the same draws, few in memory at once
+    blocks = [min(block, DRAWS - done) for done in range(0, DRAWS, block)]
+    sums_B = np.concatenate([rng.multinomial(round(n + unseen), chances_K, size) @ kinds_K for size in blocks])
+    drawn_B = sums_B[:, 0] / sums_B[:, 1]
     # A resample scatters by sqrt((n - 1) / n) too little, and Student's t allows for its scatter being an estimate.
     tail = NormalDist().cdf(-t * math.sqrt(n / (n - 1)))
     low, high = np.quantile(drawn_B, (tail, 1 - tail))
     return Interval(value, max(least, min(float(low), value)), min(most, max(float(high), value)))
-
-
-def _drawn(questions: int, chances_K: NDArray[np.float64], kinds_K: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Σ top / Σ bottom of so many questions drawn from all kinds, again and again; always the same draws."""
-    rng, block = np.random.default_rng(0), max(1, 4_000_000 // len(kinds_K))  # of bounded size in memory
-    sums_B = np.concatenate(
-        [rng.multinomial(questions, chances_K, min(block, DRAWS - done)) @ kinds_K for done in range(0, DRAWS, block)]
-    )
-    return sums_B[:, 0] / sums_B[:, 1]
 
 
 def _scatter(top_Q: NDArray[np.float64], bottom_Q: NDArray[np.float64], value: float, least: float, most: float) -> float:

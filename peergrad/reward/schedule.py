@@ -13,7 +13,7 @@ from peergrad.debate.errors import UserError
 class Schedule:
     """From ``start`` to ``end`` within ``over`` steps, those of the run if it is ``None``: linearly, or along half a cosine.
 
-    Example: ``Schedule.of("1.0 -> 0.0 over 100 cosine").at(50, steps=200) == 0.5``
+    Example: ``Schedule.of("1.0 -> 0.0 over 100 cosine", "truth_weight").at(50, 200) == 0.5``
     """
 
     start: float

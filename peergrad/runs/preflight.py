@@ -71,7 +71,7 @@ async def check(
     for note in plan.notes:
         watch.warn(note)
     asked = [plan.task[index] for index in plan.order(0)[:questions]]  # what the run would ask first
-    api, truth = api or ApiConfig(), truth_of(plan.task)
+    api, truth = api or ApiConfig(), truth_of(plan.task.grade)
     engine, policy = engine_of(config.engine), policy_of(config.engine)
     trainer = None
 

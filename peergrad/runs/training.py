@@ -338,7 +338,7 @@ class _Training:
         """The loop itself, and around it what is saved of every step."""
         learn = self.config.learn
         history = [line for line in self.run.metrics() if line["phase"] == "train"]
-        truth = truth_of(self.plan.task)
+        truth = truth_of(self.plan.task.grade)
         halved = sum(went_too_far(learn, line) for line in history)
         loop = train(self.trainer, self._rollout(), learn, first=at.step, halved=halved, truth=truth)
         async with contextlib.aclosing(loop) as steps:
@@ -410,7 +410,7 @@ class _Training:
         task, count = self.plan.held_out, self.config.held_out.eval_debates
         played = await self._play_held_out(self.plan.protocol, count, sampler, f"eval-{at.step}/")
         self.run.save_debates(f"eval_{at.name}" if at.warm else f"eval_{at.step:06}", played)
-        truth, name = truth_of(task), f"eval/debate/{task.name}"
+        truth, name = truth_of(task.grade), f"eval/debate/{task.name}"
 
         def measured() -> Metrics:
             scored = [score(debate, self.config.learn.reward_at(at.step), truth(debate)) for debate in played.debates]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -22,10 +23,9 @@ from starlette.routing import Route
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import Field
 from peergrad.engines.local.engine import Local
-from peergrad.serve.checkpoints import CheckpointStore, Listings
+from peergrad.serve.checkpoints import CheckpointStore
+from peergrad.serve.messages import PROTOBUF, BusyError, GoneError, NotFoundError, Result, parse_forward_backward
 from peergrad.serve.policies import Policies, Policy
-from peergrad.serve.requests import parse_forward_backward
-from peergrad.serve.results import PROTOBUF, BusyError, Futures, GoneError, NotFoundError, Result
 from peergrad.serve.samplers import Samplers
 from peergrad.serve.sessions import Sessions
 
@@ -46,20 +46,18 @@ class Service:
 
     def __init__(self, engine: Local, model: str, out: Path, *, max_models: int = 8, max_samplers: int = 32) -> None:
         self.model, self.shape = model, engine.decoder.shape
-        store = CheckpointStore(out, lambda path: self.samplers.detach(path))
-        self.futures = Futures()
-        self.sessions = Sessions(self.futures)
-        self.policies = Policies(engine, model, store, self.sessions, self.futures, max_models)
-        self.samplers = Samplers(engine, model, store, self.sessions, self.futures, max_samplers)
-        self.listings = Listings(store, self.policies.find)
-        store.remove_expired()
+        self.store = CheckpointStore(out, lambda path: self.samplers.detach(path), lambda model: self.policies.find(model))
+        self.sessions = Sessions()
+        self.policies = Policies(engine, model, self.store, self.sessions, max_models)
+        self.samplers = Samplers(engine, model, self.store, self.sessions, max_samplers)
+        self.store.remove_expired()
 
     async def sweep(self) -> None:
         """End idle sessions and drop old results, periodically."""
         while True:
             await asyncio.sleep(_SWEEP_S)
             self.sessions.end_idle()
-            self.futures.expire()
+            self.sessions.futures.expire()
 
     async def health(self, _: Field) -> Result:
         return Result.json(status="ok")
@@ -88,7 +86,7 @@ class Service:
     async def retrieve_future(self, request: Field) -> Result:
         id = request["request_id"].text()
         self.sessions.owner(id)  # it is in use
-        result = await self.futures.result(id, _POLL_S)
+        result = await self.sessions.futures.result(id, _POLL_S)
         if result is None:
             return replace(Result.json(type="try_again", request_id=id, queue_state="active"), status=408)
         return result
@@ -131,7 +129,8 @@ def _routes(service: Service, key: str | None) -> list[Route]:
             if request.method in ("POST", "PUT"):
                 body = (await parsed(request, max_json, lambda body: Field.parse(body, "request"))).value
             key = {"idempotency_key": request.headers.get("x-idempotency-key")}
-            query = {name: int(text) if _is_number(text) else text for name, text in request.query_params.items()}
+            texts = request.query_params.items()
+            query = {name: int(text) if re.fullmatch("[0-9]{1,9}", text) else text for name, text in texts}
             return await answer(Field(body | key | query | request.path_params, "request"))
 
         return handler
@@ -165,12 +164,12 @@ def _routes(service: Service, key: str | None) -> list[Route]:
         "POST load_weights": queued(service.policies.load),
         "POST save_weights_for_sampler": queued(service.samplers.save),
         "POST weights_info": service.policies.checkpoint_info,
-        "GET training_runs": service.listings.runs,
-        "GET training_runs/{model}": service.listings.run,
-        "GET training_runs/{model}/checkpoints": service.listings.checkpoints_of_run,
-        "GET checkpoints": service.listings.checkpoints,
-        f"DELETE {checkpoint}": service.listings.remove,
-        f"PUT {checkpoint}/ttl": service.listings.set_ttl,
+        "GET training_runs": service.store.runs,
+        "GET training_runs/{model}": service.store.run,
+        "GET training_runs/{model}/checkpoints": service.store.checkpoints_of_run,
+        "GET checkpoints": service.store.checkpoints,
+        f"DELETE {checkpoint}": service.store.remove,
+        f"PUT {checkpoint}/ttl": service.store.set_ttl,
         "POST create_sampling_session": service.samplers.create,
         "GET samplers/{sampler}": service.samplers.info,
         "POST retrieve_future": service.retrieve_future,
@@ -196,10 +195,6 @@ def _route(route: str, handler: Handler, key: str | None) -> Route:
 
     method, path = route.split()
     return Route(f"/api/v1/{path}", endpoint, methods=[method])
-
-
-def _is_number(text: str) -> bool:
-    return len(text) < 10 and text.isascii() and text.isdigit()
 
 
 async def _body(request: Request, limit: int) -> bytes:

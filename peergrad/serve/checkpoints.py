@@ -10,14 +10,14 @@ import re
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import Field
 from peergrad.runs import files
-from peergrad.serve.results import NotFoundError, Result
+from peergrad.serve.messages import ModelInfo, NotFoundError, Result
 
 if TYPE_CHECKING:
     from peergrad.serve.policies import Policy
@@ -30,18 +30,6 @@ _MAX_TTL_S = 10 * 366 * 24 * 3600  # ten years
 _MAX_PAGE = 1000
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """The model that a policy or a checkpoint is of."""
-
-    base_model: str
-    rank: int
-    train_mlp: bool
-    train_attn: bool
-    notes: dict[str, str] = field(default_factory=dict[str, str], compare=False, repr=False)
-    """The client's own metadata."""
 
 
 class CheckpointId(NamedTuple):
@@ -87,10 +75,13 @@ def _ttl_s(request: Field) -> int | None:
 
 
 class CheckpointStore:
-    """Reads and writes checkpoints. ``on_change`` is called with each path that stops meaning the same weights."""
+    """Reads, writes and lists checkpoints. A run is a policy, with or without checkpoints.
 
-    def __init__(self, out: Path, on_change: Callable[[str], None]) -> None:
-        self._out, self._on_change = out, on_change
+    ``on_change`` is called with each path that stops meaning the same weights.
+    """
+
+    def __init__(self, out: Path, on_change: Callable[[str], None], find_policy: Callable[[str], Policy]) -> None:
+        self._out, self._on_change, self._find_policy = out, on_change, find_policy
 
     async def save(self, policy: Policy, kind: str, request: Field) -> str:
         """Write a checkpoint, as a request has it: its name, whether to overwrite, its time to live. Returns its path.
@@ -138,14 +129,20 @@ class CheckpointStore:
             raise NotFoundError(f"the checkpoint {id.path} has expired")
         return folder, info
 
-    async def remove(self, id: CheckpointId) -> None:
+    async def remove(self, request: Field) -> Result:
         """Remove a checkpoint."""
+        id = _listed_id(request)
         folder, _ = await asyncio.to_thread(self.find, id)
         await asyncio.to_thread(files.remove, folder)
         self._on_change(id.path)
+        return Result(b"", status=204)
 
-    def set_ttl(self, id: CheckpointId, ttl: int | None) -> None:
-        """Let a checkpoint expire ``ttl`` seconds from now; None: never."""
+    async def set_ttl(self, request: Field) -> Result:
+        """Let a checkpoint expire some seconds from now, or never."""
+        await asyncio.to_thread(self._set_ttl, _listed_id(request), _ttl_s(request))
+        return Result.json()
+
+    def _set_ttl(self, id: CheckpointId, ttl: int | None) -> None:
         expiry = self.find(id)[0] / _EXPIRY_FILE
         if ttl is not None:
             files.write(expiry, str(time.time() + ttl).encode())
@@ -172,6 +169,30 @@ class CheckpointStore:
                     checkpoints.append(Checkpoint(CheckpointId(*folder.parts[-3:]), info, saved, size, expiry))
         return sorted(checkpoints, key=lambda checkpoint: checkpoint.time)
 
+    async def runs(self, request: Field) -> Result:
+        by_model = dict[str, list[Checkpoint]]()
+        for checkpoint in await asyncio.to_thread(self.all):
+            by_model.setdefault(checkpoint.id.model, []).append(checkpoint)
+        newest_first = sorted(by_model.items(), key=lambda run: run[1][-1].time, reverse=True)
+        page, cursor = _page(request, newest_first)
+        return Result.json(training_runs=[_run(model, saved[-1].info, saved) for model, saved in page], cursor=cursor)
+
+    async def run(self, request: Field) -> Result:
+        return Result.json(**_run(*await self._find_run(request)))
+
+    async def checkpoints_of_run(self, request: Field) -> Result:
+        _, _, saved = await self._find_run(request)
+        return Result.json(checkpoints=[_checkpoint(checkpoint) for checkpoint in saved])
+
+    async def checkpoints(self, request: Field) -> Result:
+        page, cursor = _page(request, (await asyncio.to_thread(self.all))[::-1])
+        return Result.json(checkpoints=[_checkpoint(checkpoint) for checkpoint in page], cursor=cursor)
+
+    async def _find_run(self, request: Field) -> tuple[str, ModelInfo, list[Checkpoint]]:
+        model = _name(request["model"])
+        saved = await asyncio.to_thread(self.all, model)
+        return model, saved[-1].info if saved else self._find_policy(model).info, saved
+
     def _folders(self, model: str, file: str) -> list[Path]:
         """The folders of checkpoints that have a file of this name."""
         return [path.parent for kind in _TYPES for path in sorted(self._out.glob(f"{model}/{kind}/[!.]*/{file}"))]
@@ -192,45 +213,6 @@ def _expiry(folder: Path) -> float:
         return float((folder / _EXPIRY_FILE).read_text())
     except (OSError, ValueError):
         return math.inf
-
-
-class Listings:
-    """Answers requests about checkpoints on disk. A run is a policy, with or without checkpoints."""
-
-    def __init__(self, store: CheckpointStore, find_policy: Callable[[str], Policy]) -> None:
-        self._store, self._find_policy = store, find_policy
-
-    async def runs(self, request: Field) -> Result:
-        by_model = dict[str, list[Checkpoint]]()
-        for checkpoint in await asyncio.to_thread(self._store.all):
-            by_model.setdefault(checkpoint.id.model, []).append(checkpoint)
-        newest_first = sorted(by_model.items(), key=lambda run: run[1][-1].time, reverse=True)
-        page, cursor = _page(request, newest_first)
-        return Result.json(training_runs=[_run(model, saved[-1].info, saved) for model, saved in page], cursor=cursor)
-
-    async def run(self, request: Field) -> Result:
-        return Result.json(**_run(*await self._find_run(request)))
-
-    async def checkpoints_of_run(self, request: Field) -> Result:
-        _, _, saved = await self._find_run(request)
-        return Result.json(checkpoints=[_checkpoint(checkpoint) for checkpoint in saved])
-
-    async def checkpoints(self, request: Field) -> Result:
-        page, cursor = _page(request, (await asyncio.to_thread(self._store.all))[::-1])
-        return Result.json(checkpoints=[_checkpoint(checkpoint) for checkpoint in page], cursor=cursor)
-
-    async def remove(self, request: Field) -> Result:
-        await self._store.remove(_listed_id(request))
-        return Result(b"", status=204)
-
-    async def set_ttl(self, request: Field) -> Result:
-        await asyncio.to_thread(self._store.set_ttl, _listed_id(request), _ttl_s(request))
-        return Result.json()
-
-    async def _find_run(self, request: Field) -> tuple[str, ModelInfo, list[Checkpoint]]:
-        model = _name(request["model"])
-        saved = await asyncio.to_thread(self._store.all, model)
-        return model, saved[-1].info if saved else self._find_policy(model).info, saved
 
 
 def _listed_id(request: Field) -> CheckpointId:

@@ -15,10 +15,10 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field
 from peergrad.engines.local.engine import Local
 from peergrad.engines.local.model.lora import LoraRules
-from peergrad.serve.checkpoints import CheckpointStore, ModelInfo
-from peergrad.serve.requests import adam_rules, model_info, training_batch
-from peergrad.serve.results import BusyError, Futures, NotFoundError, Result, gradient_result
-from peergrad.serve.sessions import Session, Sessions
+from peergrad.serve import messages
+from peergrad.serve.checkpoints import CheckpointStore
+from peergrad.serve.messages import BusyError, ModelInfo, NotFoundError, Result
+from peergrad.serve.sessions import Futures, Session, Sessions
 
 ALPHA = 32.0
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "c_attn", "query_key_value", "dense"}
@@ -31,11 +31,9 @@ _ARRIVAL_TIMEOUT_S = 120.0
 class Policies:
     """At most ``max_models`` policies on ``engine``, whose base model clients know as ``model``. Each is of a session."""
 
-    def __init__(
-        self, engine: Local, model: str, store: CheckpointStore, sessions: Sessions, futures: Futures, max_models: int
-    ) -> None:
+    def __init__(self, engine: Local, model: str, store: CheckpointStore, sessions: Sessions, max_models: int) -> None:
         self._engine, self._model, self._max_models = engine, model, max_models
-        self._store, self._sessions, self._futures = store, sessions, futures
+        self._store, self._sessions, self._futures = store, sessions, sessions.futures
         self._creating: set[str] = set()
         self._training_lock = asyncio.Lock()
 
@@ -43,7 +41,7 @@ class Policies:
         """Begin to create a policy."""
         session = self._sessions.find(request["session_id"].text())
         id = f"{session.id}-{request['model_seq_id'].whole(0)}"
-        info = model_info(request, self._model)
+        info = messages.model_info(request, self._model)
         request_id = f"{id}.0"
         if request_id not in self._futures:
             if self._full:
@@ -199,20 +197,20 @@ class Policy:
             raise
 
     def _forward_backward(self, request: pb.ForwardBackwardRequest) -> Result:
-        gradient = self.engine.gradient(*training_batch(request, self.engine.decoder.shape))
+        gradient = self.engine.gradient(*messages.training_batch(request, self.engine.decoder.shape))
         if not request.forward_only:
             if self._gradient is None:
                 self._gradient = gradient.by_name
             else:
                 for name, grad in gradient.by_name.items():
                     self._gradient[name] += grad
-        return gradient_result(gradient)
+        return messages.gradient_result(gradient)
 
     async def optim_step(self, request: Field) -> Result:
         """Update the weights with the accumulated gradient. One that is not finite, or not complete, changes nothing."""
         gradient, error = self._gradient, self._gradient_error
         self._gradient = self._gradient_error = None  # used up, even if the request is refused
-        rules = adam_rules(request)
+        rules = messages.adam_rules(request)
         if error is not None:
             raise UserError(f"optim_step: no update was made, because {error}")
         if gradient is None:

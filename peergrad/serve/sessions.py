@@ -1,15 +1,19 @@
-"""Sessions of clients. Ids of what belongs to a session begin with the session's id and a hyphen."""
+"""Sessions of clients, and futures of their requests. Ids of what belongs to a session begin with its id and a hyphen."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 import weakref
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from peergrad.serve.results import BusyError, Futures, NotFoundError
+from peergrad.debate.errors import EngineError, UserError
+from peergrad.serve.messages import BusyError, GoneError, NotFoundError, Result
 
 if TYPE_CHECKING:
     from peergrad.serve.policies import Policy
@@ -18,6 +22,97 @@ if TYPE_CHECKING:
 _IDLE_S = 300.0  # clients send a heartbeat every ten seconds
 _IDLE_UNDER_PRESSURE_S = 30.0
 _MAX_SESSIONS = 256
+# Results are kept for clients that lost the response and ask again, within these limits.
+_MAX_RESULTS, _MAX_RESULT_BYTES, _RESULT_TTL_S = 20_000, 512 * 2**20, 3600.0
+_MAX_EXPIRED_IDS = 200_000
+
+log = logging.getLogger(__name__)
+
+
+class Futures:
+    """Futures by request id: the work is done once, and its result can be fetched several times."""
+
+    def __init__(self) -> None:
+        self._pending: dict[str, asyncio.Future[Result]] = {}
+        self._results: OrderedDict[str, tuple[float, Result]] = OrderedDict()
+        self._expired: OrderedDict[str, None] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._result_bytes = 0
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._pending or id in self._results or id in self._expired
+
+    @property
+    def pending(self) -> int:
+        return len(self._pending)
+
+    def create(self, id: str) -> None:
+        """Create a future; ``run`` or ``fail`` resolves it."""
+        self._pending[id] = asyncio.get_running_loop().create_future()
+
+    def start(self, id: str, work: Callable[[], Awaitable[Result]]) -> asyncio.Task[None]:
+        """Create a future and begin its work."""
+        self.create(id)
+        task = asyncio.create_task(self.run(id, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def run(self, id: str, work: Callable[[], Awaitable[Result]]) -> None:
+        """Do the work and resolve the future with its result or its error."""
+        try:
+            result = await work()
+        except UserError as error:
+            result = Result.json(error=str(error), category="user")
+        except EngineError as error:
+            result = Result.json(error=str(error), category="server")
+        except Exception as error:
+            log.exception("request %s failed", id)
+            result = Result.json(error=f"{type(error).__name__}: {error}", category="server")
+        self._resolve(id, result)
+
+    async def result(self, id: str, timeout_s: float) -> Result | None:
+        """The result of a request; None if it is not done within ``timeout_s``."""
+        if id in self._results:
+            return self._results[id][1]
+        if id in self._expired:
+            raise GoneError(f"the result of {id!r} is kept no longer")
+        if id not in self._pending:
+            raise NotFoundError(f"there is no request {id!r}; the server was restarted")
+        future = self._pending[id]
+        await asyncio.wait({future}, timeout=timeout_s)
+        return future.result() if future.done() else None
+
+    def fail(self, id: str, reason: str) -> None:
+        """Resolve a request with an error, whether or not it had a future."""
+        self._resolve(id, Result.json(error=reason, category="user"))
+
+    def end_session(self, session: str) -> None:
+        """Fail all pending requests of a session."""
+        for id in [id for id in self._pending if id.startswith(f"{session}-")]:
+            self.fail(id, "the session has ended")
+
+    def _resolve(self, id: str, result: Result) -> None:
+        if id in self._results or id in self._expired:  # it was failed while its work was under way
+            return
+        if future := self._pending.pop(id, None):
+            future.set_result(result)
+        self._results[id] = (time.monotonic(), result)
+        self._result_bytes += len(result.body)
+        self.expire()
+
+    def expire(self) -> None:
+        """Drop results that are too old, and the oldest if there are too many."""
+        while self._results:
+            id, (resolved, result) = next(iter(self._results.items()))
+            full = len(self._results) > _MAX_RESULTS or self._result_bytes > _MAX_RESULT_BYTES
+            if time.monotonic() - resolved <= _RESULT_TTL_S and not (full and len(self._results) > 1):
+                return
+            del self._results[id]
+            self._result_bytes -= len(result.body)
+            self._expired[id] = None
+            if len(self._expired) > _MAX_EXPIRED_IDS:
+                self._expired.popitem(last=False)
 
 
 @dataclass(eq=False, slots=True)
@@ -33,10 +128,10 @@ class Session:
 
 
 class Sessions:
-    """Sessions that are alive."""
+    """Sessions that are alive, and the futures of all."""
 
-    def __init__(self, futures: Futures) -> None:
-        self._futures = futures
+    def __init__(self) -> None:
+        self.futures = Futures()
         self.alive: dict[str, Session] = {}
 
     def create(self, idempotency_key: str | None) -> str:
@@ -73,7 +168,7 @@ class Sessions:
                 policy.close()
             for task in list(session.sampling):
                 task.cancel()
-            self._futures.end_session(id)
+            self.futures.end_session(id)
 
     def end_idle(self, *, under_pressure: bool = False) -> None:
         """End sessions that are idle; under pressure, also those that have been idle for a shorter time."""

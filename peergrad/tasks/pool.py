@@ -112,9 +112,8 @@ class _Worker:
         except ValueError:  # no JSON: not of the worker
             pass
         finally:
-            if (
-                not isinstance(answer, dict) or answer.get("call") != secret
-            ):  # late, interrupted, or forged by what was called
+            # Late, interrupted, or forged by what was called.
+            if not isinstance(answer, dict) or answer.get("call") != secret:
                 self.kill()
                 answer = {"result": None}
         return answer["result"]

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from peergrad.debate.quote import visible
 from peergrad.learn.advantages import Values, has_signal
-from peergrad.measure.rescore import Rescored, verdict
+from peergrad.measure.rescore import CONTROLS, Rescored, verdict
 from peergrad.measure.statistics import Interval
 from peergrad.reward.rewards import Scored
 
@@ -172,9 +172,11 @@ def print_rescored(result: Rescored) -> None:
         ["stream", "follows the truth", "turns", "debates with signal"],
         [[one.name, _correlation(one.follows), str(one.turns or "–"), _percent(one.signal)] for one in result.streams],
     )
-    agreement = [["–" if value is None else f"{value:.2f}" for value in row] for row in result.agreement]
-    rows = [[name, *row] for name, row in zip(numbered, agreement, strict=True)]
-    show("Agreement between rewards", ["reward", *(str(number + 1) for number in range(len(numbered)))], rows, gap=0)
+    # Controls come last, and have no columns: all must fit a usual terminal.
+    columns = sum(reward.name not in CONTROLS for reward in result.rewards)
+    agreement = [["–" if value is None else f"{value:.2f}".replace("0.", ".") for value in row] for row in result.agreement]
+    rows = [[name, *row[:columns]] for name, row in zip(numbered, agreement, strict=True)]
+    show("Agreement between rewards", ["reward", *(str(number + 1) for number in range(columns))], rows, gap=0)
     console.print(verdict(result))
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice, zip_longest
 
 from peergrad.debate.types import Debate
-from peergrad.measure.counts import final_answers
+from peergrad.measure.counts import final_answers, truth_of
 from peergrad.reward.rewards import RewardRules, Scored, score
 from peergrad.runs.folder import Run
 from peergrad.tasks.open import gradable, regrade
@@ -48,7 +48,8 @@ def side_by_side(run: Run, rules: RewardRules) -> Safe:
     )
     after = (tag("b", "After: "), shown.after, ".") if shown.after else ()
     line = tag("p", about, " ", tag("b", "Before: "), shown.before, ". ", after, class_="about")
-    rows = [[score(debate, rules) if debate else None for debate in row] for row in shown.rows]
+    truth = truth_of(regrade, gradable)
+    rows = [[score(debate, rules, truth(debate)) if debate else None for debate in row] for row in shown.rows]
     return tag("div", line, [_row(index, row, shown, longest) for index, row in enumerate(rows)])
 
 

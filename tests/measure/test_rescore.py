@@ -108,8 +108,29 @@ def test_a_reward_that_can_be_gamed_is_found_out():
     assert honest.follows.low > 0 > gamed.follows.high
     assert (honest.top_right.value, gamed.top_right.value) == (1, 0)
     assert result.lead["win_rate literal"].low > 0
-    assert "literal follow the truth less closely than" in verdict(result)
-    assert "win_rate literal" in verdict(result).split("less closely")[0]
+    # A mean over ballots, shared by equal answers, is not even moved by the wrong votes as long as they are fewer.
+    assert verdict(result).startswith("Train with borda")
+    several = replace(result, best="gen", lead={name: gap for name, gap in result.lead.items() if name != "streams all"})
+    assert "literal" not in verdict(several).split("less closely than")[-1]
+
+
+def test_controls_stand_beside_the_votes_and_outside_the_contest():  # SPEC 4.13, 4.14
+    """Agent 0 alone is right and found so by the votes; the majority is wrong."""
+    result = found(*(debate(f"d{i}", [42, 7, 7], SEEN) for i in range(40)))
+    follows = {one.name: one.follows.value for one in result.rewards}
+    assert [follows["gen"], follows["truth"]] == pytest.approx([1, 1])
+    assert follows["majority"] == pytest.approx(-1)
+    assert abs(follows["gen shuffled"]) < 0.5  # 1, -1/2, -1/2 in any order
+    assert {one.name for one in result.rewards} - {*result.lead} == {result.best, "majority", "gen shuffled", "truth"}
+    assert result.best not in ("majority", "gen shuffled", "truth")
+    names = [one.name for one in result.rewards]
+    assert names[-3:] == ["majority", "gen shuffled", "truth"]
+    assert result.agreement[names.index("majority")][names.index("gen")] == pytest.approx(-1)
+    streams = {one.name: one.follows.value for one in result.streams if one.follows}
+    assert (streams["gen"], streams["majority"]) == (pytest.approx(1), pytest.approx(-1))
+    # What a person asks for is not what is compared, nor do labels leak into the votes.
+    asked = candidates(RewardRules(votes="none", truth_weight="1 -> 0", outcome_bonus=1))
+    assert asked == candidates(RewardRules())
 
 
 def test_one_question_is_one_piece_of_evidence():

@@ -10,7 +10,7 @@ from peergrad import EngineError, Parallel, Question, UserError, play_all
 from peergrad.config import ApiConfig, EngineConfig
 from peergrad.debate.errors import Halted
 from peergrad.engines.openai.engine import Api
-from peergrad.engines.openai.errors import retry_after
+from peergrad.engines.openai.requests import retry_after
 from peergrad.engines.shared.meter import Meter, Spent
 from tests.helpers import short
 from tests.openai.asking import STOP, an_ask, asked

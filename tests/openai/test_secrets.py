@@ -20,7 +20,7 @@ from peergrad import Parallel, Question, UserError, dump, play_all
 from peergrad.cli import main as cli
 from peergrad.config import ApiConfig, EngineConfig
 from peergrad.engines.openai.engine import Api
-from peergrad.engines.shared.secrets import Secrets
+from peergrad.engines.shared.servers import Secrets
 from peergrad.runs.models import ModelRef, model_ref
 from tests.cli.answers import peergrad
 from tests.helpers import short

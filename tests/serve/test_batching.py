@@ -10,7 +10,7 @@ import pytest
 from peergrad.debate.errors import EngineError
 from peergrad.engines.local.engine import Local
 from peergrad.engines.local.sample.sampler import CompletionRequest
-from peergrad.serve.batching import RequestBatcher
+from peergrad.serve.samplers import RequestBatcher
 from tests.runs.killing import PARROT
 
 

@@ -15,10 +15,11 @@ from peergrad import UserError
 from peergrad.cli.serve import ServeConfig, _bound, command
 from peergrad.engines.local.engine import Local
 from peergrad.runs import files
-from peergrad.serve import app, policies, results, sessions
+from peergrad.serve import app, policies, sessions
 from peergrad.serve.app import Service, application
 from peergrad.serve.checkpoints import CheckpointStore
-from peergrad.serve.results import Futures, GoneError, Result
+from peergrad.serve.messages import GoneError, Result
+from peergrad.serve.sessions import Futures
 from tests.runs.killing import PARROT
 from tests.serve.messages import PROTOBUF, add, forward_backward, optim_step
 
@@ -370,12 +371,12 @@ def test_results_are_kept_for_a_while(monkeypatch):
             await futures.start(id, work)
         futures.expire()
         assert (await futures.result("a-1", 0)).body == b"x" * 100
-        monkeypatch.setattr(results, "_MAX_RESULT_BYTES", 250)
+        monkeypatch.setattr(sessions, "_MAX_RESULT_BYTES", 250)
         await futures.start("a-3", work)
         with pytest.raises(GoneError):
             await futures.result("a-1", 0)
         assert await futures.result("a-2", 0)
-        monkeypatch.setattr(results, "_RESULT_TTL_S", 0.0)
+        monkeypatch.setattr(sessions, "_RESULT_TTL_S", 0.0)
         await asyncio.sleep(0.01)
         futures.expire()
         with pytest.raises(GoneError):

@@ -29,7 +29,7 @@ from peergrad.engines.shared.chat import load_chat
 from peergrad.engines.tinker.engine import Tinker
 from peergrad.learn import losses
 from peergrad.learn.data import Datum
-from peergrad.serve.batching import RequestBatcher
+from peergrad.serve.samplers import RequestBatcher
 from tests.runs.killing import PARROT
 from tests.serve.messages import PROTOBUF, forward_backward, optim_step
 from tests.tinker.processes import Server

@@ -81,9 +81,7 @@ class Local:
         self.decoder, self.chat, self.seed = decoder, chat, seed
         settings = SizeSettings(kv_gb, max_rows, train_tokens, policies)
         self.sizes = sizes = choose_sizes(decoder, lora.rank, settings, share, say)
-        self.scheduler = Scheduler(
-            decoder, kv_bytes=sizes.kv_bytes, max_rows=sizes.max_rows, prefill_tokens=sizes.prefill_tokens, say=say
-        )
+        self.scheduler = Scheduler(decoder, sizes, say)
         self.sampling = threading.Lock()
         self._name, self._max_grad_norm = name, max_grad_norm
         self._weight_ids = itertools.count(BASE_WEIGHTS + 1)

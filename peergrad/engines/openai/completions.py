@@ -9,8 +9,8 @@ from typing import Any
 
 from peergrad.debate.types import Ask, Tokens, Usage, only_text
 from peergrad.engines.base import OnText, decode
-from peergrad.engines.openai.errors import ErrorResponse, RetryableError, objects
-from peergrad.engines.shared.secrets import Secrets
+from peergrad.engines.openai.requests import ErrorResponse, RetryableError, objects
+from peergrad.engines.shared.servers import Secrets
 
 _BROKEN = ("error", "abort")  # finish reasons of a server that gave up
 

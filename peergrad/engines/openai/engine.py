@@ -20,13 +20,11 @@ from peergrad.debate.errors import EngineError, Halted, UserError
 from peergrad.debate.sampler import Answer, Likely, all_of
 from peergrad.debate.types import Ask, Reply, only_text
 from peergrad.engines.base import ApiConfig, EngineConfig, OnText, no_logprobs
+from peergrad.engines.openai import requests
 from peergrad.engines.openai.completions import Completion, ListenerError, ReplyStream, cut, open_section
-from peergrad.engines.openai.concurrency import ConcurrencyLimit
-from peergrad.engines.openai.errors import ErrorResponse, RejectedRequest, RetryableError, error_for
-from peergrad.engines.openai.requests import STOPS, refused_fields, request_body
-from peergrad.engines.shared.addresses import host, service_address, service_key
+from peergrad.engines.openai.requests import ErrorResponse, RejectedRequest, RetryableError, error_for
 from peergrad.engines.shared.meter import Meter
-from peergrad.engines.shared.secrets import Secrets
+from peergrad.engines.shared.servers import Secrets, host, service_address, service_key
 
 T = TypeVar("T")
 
@@ -60,7 +58,7 @@ class Api:
         self.meter = meter or Meter()
         if not engine.model.strip():
             raise UserError("model: is empty; give the name the server knows it by")
-        if self.meter.in_money and not (config.price_in or config.price_out):
+        if self.meter.budget_usd and not (config.price_in or config.price_out):
             raise UserError("budget_usd: needs to know what tokens cost; give price_in and price_out")
         url = service_address(engine.base_url, "OPENAI_BASE_URL", OPENAI, environ)
         self.server = f"{engine.model} at {host(url)}"
@@ -72,7 +70,7 @@ class Api:
         self._secrets = Secrets([key or "", *headers.values()])
         self._secrets.guard_logs()
         self._client = _client(config, url, {"Authorization": f"Bearer {key or 'none'}"} | headers)
-        self._limit = ConcurrencyLimit(config.max_concurrent)
+        self._limit = requests.ConcurrencyLimit(config.max_concurrent)
         self._on_text = on_text
         self._refused: set[str] = set()  # fields of a request that the server does not take
         self._keeps_stop = False  # whether the server was seen to leave a stop text in a reply
@@ -129,7 +127,7 @@ class Api:
             completion, stops_sent = await self._complete(ask, until, stream, tokens=self._tokens)
             reply = self._read(ask, completion, stops_sent=stops_sent)
             if reply is None:
-                self._refused |= STOPS
+                self._refused |= requests.STOPS
                 continue
             if stream:
                 stream.finish(reply.text)
@@ -156,28 +154,25 @@ class Api:
             if why := self._halted or self.meter.halted:
                 raise Halted(why)
             sends = {"temperature": self.config.send_temperature, "stream": stream is not None} | asks_for
-            body = request_body(ask, self._model, self._seed, self._refused, **sends)
+            body = requests.request_body(ask, self._model, self._seed, self._refused, **sends)
             try:
                 completion = await self._retry(body, stream, until)
             except RejectedRequest as error:
-                self._learn(error, body)
+                refused = requests.refused_fields(body, error)
+                if not refused and self._answered:  # others were answered: it is this request
+                    raise EngineError(f"{self.server} refuses this request ({error})") from None
+                if not refused:
+                    raise UserError(f"{self.server} refuses the first request ({error}); correct the settings") from None
+                self._refused |= refused
                 continue
             self._count(completion)
             return completion, "stop" in body
-
-    def _learn(self, error: RejectedRequest, body: Mapping[str, Any]) -> None:
-        refused = refused_fields(body, error)
-        if not refused and self._answered:  # others were answered: it is this request
-            raise EngineError(f"{self.server} refuses this request ({error})")
-        if not refused:
-            raise UserError(f"{self.server} refuses the first request ({error}); correct the settings")
-        self._refused |= refused
 
     def _count(self, completion: Completion) -> None:
         self._answered = True
         self._counts |= completion.usage is not None
         self.meter.add(completion.usage, self.config.price_in, self.config.price_out)
-        if completion.usage is None and self.meter.limited:
+        if completion.usage is None and (self.meter.budget_tokens or self.meter.budget_usd):
             why = f"budget: {self.server} does not say how many tokens it used, so no budget can be kept to"
             raise EngineError(why) if self._counts else UserError(why)
 

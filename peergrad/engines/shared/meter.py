@@ -43,16 +43,8 @@ class Meter:
         for name, value in (("budget_tokens", budget_tokens), ("budget_usd", budget_usd)):
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise UserError(f"{name}: {value} is not possible; give more than 0, or leave it out for no limit")
-        self._budget_tokens, self._budget_usd = budget_tokens, budget_usd
+        self.budget_tokens, self.budget_usd = budget_tokens, budget_usd
         self.spent = Spent()
-
-    @property
-    def limited(self) -> bool:
-        return self._budget_tokens is not None or self._budget_usd is not None
-
-    @property
-    def in_money(self) -> bool:
-        return self._budget_usd is not None
 
     def add(self, usage: Usage | None, price_in: float, price_out: float) -> None:
         """One more request was answered. Prices are per million tokens."""
@@ -63,8 +55,8 @@ class Meter:
     @property
     def halted(self) -> str | None:
         """Why nothing more may be spent, or ``None``."""
-        if self._budget_tokens is not None and self.spent.tokens >= self._budget_tokens:
-            return f"the budget of {self._budget_tokens} tokens is spent; raise budget_tokens to resume"
-        if self._budget_usd is not None and self.spent.usd >= self._budget_usd:
-            return f"the budget of ${self._budget_usd:g} is spent; raise budget_usd to resume"
+        if self.budget_tokens is not None and self.spent.tokens >= self.budget_tokens:
+            return f"the budget of {self.budget_tokens} tokens is spent; raise budget_tokens to resume"
+        if self.budget_usd is not None and self.spent.usd >= self.budget_usd:
+            return f"the budget of ${self.budget_usd:g} is spent; raise budget_usd to resume"
         return None

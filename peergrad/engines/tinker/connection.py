@@ -21,8 +21,7 @@ import tinker
 from tinker.types import RequestErrorCategory
 
 from peergrad.debate.errors import EngineError, Halted, UserError
-from peergrad.engines.shared.addresses import TINKER_KEY, host
-from peergrad.engines.shared.secrets import Secrets
+from peergrad.engines.shared.servers import TINKER_KEY, Secrets, host
 
 T = TypeVar("T")
 

@@ -24,8 +24,8 @@ from peergrad.debate.quote import visible
 from peergrad.debate.sampler import Answer, Likely, all_of
 from peergrad.debate.types import Ask, Floats, Reply, Tokens
 from peergrad.engines.base import EngineConfig, UpdateConfig, no_logprobs, seed_of, too_long
-from peergrad.engines.shared.addresses import check_tinker, tinker_address, tinker_key
 from peergrad.engines.shared.chat import Chat, load_chat
+from peergrad.engines.shared.servers import check_tinker, tinker_address, tinker_key
 from peergrad.engines.tinker.connection import Connection, NotFound
 from peergrad.learn import losses
 from peergrad.learn.data import Datum

@@ -76,10 +76,6 @@ class _Header:
         return [token for token, token_type in zip(self.tokens, self.types, strict=True) if token_type == type]
 
     @property
-    def context(self) -> int:
-        return self.fields[f"{self.fields['general.architecture']}.context_length"]
-
-    @property
     def ends(self) -> list[int]:
         """Every token that may end a turn, those that the file names first."""
         control = set(self.of_type(_CONTROL))
@@ -100,7 +96,9 @@ def convert(source: Path, out: Path, name: str) -> None:
     try:
         header = _read(GGUFReader(source))
         exact = source.stat().st_size < EXACT_BELOW
-        _check_disk(header, out, exact)
+        need = sum(count for count, _ in header.tensors.values()) * (4 if exact else 2)
+        if need > shutil.disk_usage(out).free:
+            raise OSError(errno.ENOSPC, f"{need // 10**6} MB are needed")
         tokenizer = _tokenizer(header)
         with open(os.devnull, "w") as null, contextlib.redirect_stderr(null):  # transformers' progress bars
             model = _weights(source, header, out, exact)
@@ -128,12 +126,6 @@ def _read(reader: Any) -> _Header:
         raise ValueError("it is one part of several; llama-gguf-split --merge joins them")
     tensors = {tensor.name: (int(tensor.n_elements), int(tensor.n_bytes)) for tensor in reader.tensors}
     return _Header(fields, tensors, fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"])
-
-
-def _check_disk(header: _Header, out: Path, exact: bool) -> None:
-    need = sum(count for count, _ in header.tensors.values()) * (4 if exact else 2)
-    if need > shutil.disk_usage(out).free:
-        raise OSError(errno.ENOSPC, f"{need // 10**6} MB are needed")
 
 
 def _tokenizer(header: _Header) -> Any:
@@ -174,7 +166,7 @@ def _tokenizer(header: _Header) -> Any:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         clean_up_tokenization_spaces=False,  # else decoded text is not what was said: "a ." becomes "a."
-        model_max_length=header.context,
+        model_max_length=header.fields[f"{header.fields['general.architecture']}.context_length"],
         extra_special_tokens=control,
         **{name: value for name, value in named.items() if value},
     )

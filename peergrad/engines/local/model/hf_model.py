@@ -2,10 +2,9 @@
 
 transformers calls attention by name, so a function of ours takes its place. LoRA is added by hooks on the linear modules.
 
-No architecture is known here. ``_probe`` runs a model once on a few tokens, with a function in the place of attention that
-records how it is called: by which modules, with how many heads of which size, and which mask. ``_self_check`` compares its
-outputs with our attention and with its own. Models that the engine's caches and packed sequences can't run exactly are
-refused.
+No architecture is known here. ``_probe`` runs a model once, with a function in the place of attention that records how it is
+called. ``_self_check`` compares its outputs with our attention and with its own. Models that the engine's caches and packed
+sequences can't run exactly are refused.
 """
 
 from __future__ import annotations
@@ -62,7 +61,9 @@ class HFDecoder:
             self.unembedding: Tensor = head.weight.data
             self._bias: Tensor | None = head.bias
             self._core = model.get_decoder()
-            self.scale = _logit_scale(model.config.get_text_config())
+            config = model.config.get_text_config()
+            # The factor of the logits, where a model has one; the self-check verifies it.
+            self.scale = float(getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1))
             self.device: torch.device = self.unembedding.device
             self.dtype: torch.dtype = self.unembedding.dtype
             for layer, groups in enumerate(self.matrices):
@@ -119,11 +120,6 @@ def _lora_hook(layer: int, name: str) -> Callable[..., Tensor | None]:
         return output + F.linear(F.linear(inputs[0], pair[0]), pair[1]) if pair else None
 
     return hook
-
-
-def _logit_scale(config: Any) -> float:
-    """The factor of the logits, where a model has one; the self-check verifies it."""
-    return float(getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1))
 
 
 @dataclass(frozen=True)
@@ -292,13 +288,15 @@ def _self_check(decoder: HFDecoder, model: Any) -> None:
     own = [model.get_decoder()(input_ids=text[None], use_cache=False).last_hidden_state[0] for text in texts]
     scores = [model(input_ids=text[None], use_cache=False).logits[0] for text in texts]
     model.set_attn_implementation(_ATTENTION)
-    hidden = _as_in_training(decoder, texts)
-    if _difference(hidden, torch.cat(own) * decoder.scale) > _TOLERANCE[decoder.dtype]:
+    trees = [Node(index, 0, len(text)) for index, text in enumerate(texts)]
+    positions = torch.cat([torch.arange(len(text), device=text.device) for text in texts])
+    hidden = decoder.hidden(torch.cat(texts), positions, packed_attention(trees, decoder), None)
+    if _differ(hidden, torch.cat(own) * decoder.scale, decoder.dtype):
         _refuse(model, "its attention does more than it says, or its positions are not those it is given")
-    if _difference(decoder.logits(hidden), torch.cat(scores)) > _TOLERANCE[decoder.dtype]:
+    if _differ(decoder.logits(hidden), torch.cat(scores), decoder.dtype):
         _refuse(model, "its logits are not a product of its last hidden state with one matrix (capped, perhaps)")
     expected = torch.stack([hidden_T[_START] for hidden_T in own]) * decoder.scale
-    if _difference(_as_in_sampling(decoder, texts), expected) > _TOLERANCE[decoder.dtype]:
+    if _differ(_as_in_sampling(decoder, texts), expected, decoder.dtype):
         _refuse(model, "it gives something else token by token than all at once")
 
 
@@ -317,13 +315,6 @@ def _mixes(decoder: HFDecoder, model: Any, text: Tensor) -> bool:
     return hidden.isnan().any(-1).nonzero().flatten().tolist() != [_START]
 
 
-def _as_in_training(decoder: HFDecoder, texts: list[Tensor]) -> Tensor:
-    positions = torch.cat([torch.arange(len(text), device=text.device) for text in texts])
-    trees = [Node(index, 0, len(text)) for index, text in enumerate(texts)]
-    attend = packed_attention(trees, decoder)
-    return decoder.hidden(torch.cat(texts), positions, attend, None)
-
-
 def _as_in_sampling(decoder: HFDecoder, texts: list[Tensor]) -> Tensor:
     """The hidden states of the tokens at ``_START``, after what comes before them is in a cache."""
     cache, rows, device = KVCache(decoder, len(texts), 16), len(texts), decoder.device
@@ -335,7 +326,6 @@ def _as_in_sampling(decoder: HFDecoder, texts: list[Tensor]) -> Tensor:
     return decoder.hidden(ids, positions, cache.attend(slice(rows), positions, _START + 1), None)
 
 
-def _difference(actual: Tensor, expected: Tensor) -> float:
-    actual, expected = actual.float(), expected.float()
-    difference = ((actual - expected).norm() / expected.norm()).item()
-    return difference if difference == difference else float("inf")  # NaN
+def _differ(actual: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
+    difference = (actual.float() - expected.float()).norm() / expected.float().norm()
+    return not difference <= _TOLERANCE[dtype]  # NaN differs

@@ -39,30 +39,32 @@ class Lora:
 
     def __init__(self, decoder: Forward, rules: LoraRules, seed: int) -> None:
         self.rules = rules
-        self._layers, self._dtype, self._device = decoder.matrices, decoder.dtype, decoder.device
-        self._kinds = _kinds(decoder, rules.targets)
-        self._modules = _modules(decoder, self._kinds)
+        self._dtype, self._device = decoder.dtype, decoder.device
+        self._kinds = kinds = _kinds(decoder, rules.targets)
+        # The groups of each layer that have trained matrices.
+        self._layers: list[Groups] = [
+            {name: group for name, group in groups.items() if any(matrix.kind in kinds for matrix in group)}
+            for groups in decoder.matrices
+        ]
+        trained = [matrix for matrix in _all_matrices(decoder) if matrix.kind in kinds]
+        whole = bool(kinds & decoder.other_modules)  # other modules have such names, and PEFT must not add to them
+        self._target_modules = sorted({matrix.name if whole else matrix.kind for matrix in trained})
         self.weights: dict[str, Tensor] = {}
         generator = torch.Generator().manual_seed(seed)
-        for matrix in _all_matrices(decoder):
-            if matrix.kind in self._kinds:
-                bound = 1 / math.sqrt(matrix.inputs)
-                down = torch.empty(rules.rank, matrix.inputs).uniform_(-bound, bound, generator=generator)
-                for part, value in (("lora_A", down), ("lora_B", torch.zeros(matrix.outputs, rules.rank))):
-                    self.weights[_name(matrix, part)] = value.to(decoder.device).requires_grad_()
+        for matrix in trained:
+            bound = 1 / math.sqrt(matrix.inputs)
+            down = torch.empty(rules.rank, matrix.inputs).uniform_(-bound, bound, generator=generator)
+            for part, value in (("lora_A", down), ("lora_B", torch.zeros(matrix.outputs, rules.rank))):
+                self.weights[_name(matrix, part)] = value.to(decoder.device).requires_grad_()
 
     @torch.no_grad()
     def snapshot(self) -> Adapter:
         """A copy of the additions in the form that the decoder takes: fused like its matrices, scaled, in its precision."""
-        return [{name: self._fused(group) for name, group in self._trained(groups).items()} for groups in self._layers]
+        return [{name: self._fused(group) for name, group in groups.items()} for groups in self._layers]
 
     def trainable(self) -> Adapter:
         """A snapshot with gradients; ``unfused`` turns them into gradients of the weights."""
         return [{n: (down.requires_grad_(), up.requires_grad_()) for n, (down, up) in x.items()} for x in self.snapshot()]
-
-    def _trained(self, groups: Groups) -> Groups:
-        """The groups that have trained matrices."""
-        return {name: group for name, group in groups.items() if any(matrix.kind in self._kinds for matrix in group)}
 
     def _fused(self, group: tuple[Matrix, ...]) -> tuple[Tensor, Tensor]:
         """The matrices (down, up) of a group."""
@@ -79,7 +81,7 @@ class Lora:
         """Gradients of the weights by name, from those of all matrices of ``trainable`` in their order."""
         scale, rank = self.rules.alpha / self.rules.rank, self.rules.rank
         by_name: dict[str, Tensor] = {}
-        groups = [group for groups in self._layers for group in self._trained(groups).values()]
+        groups = [group for groups in self._layers for group in groups.values()]
         for group, down, up in zip(groups, grads[::2], grads[1::2], strict=True):
             row, column = 0, 0
             for matrix in group:
@@ -93,7 +95,7 @@ class Lora:
 
     def name_of(self, index: int) -> str:
         """The names of the matrices that matrix ``index`` of ``trainable`` adds to."""
-        groups = [group for groups in self._layers for group in self._trained(groups).values()]
+        groups = [group for groups in self._layers for group in groups.values()]
         names = [matrix.name for matrix in groups[index // 2] if matrix.kind in self._kinds]
         return ", ".join([names[0], *(name.rpartition(".")[2] for name in names[1:])])
 
@@ -106,7 +108,7 @@ class Lora:
                 "base_model_name_or_path": base,
                 "r": self.rules.rank,
                 "lora_alpha": self.rules.alpha,
-                "target_modules": self._modules,
+                "target_modules": self._target_modules,
                 "lora_dropout": 0.0,
                 "bias": "none",
                 "inference_mode": True,
@@ -163,13 +165,6 @@ def _kinds(decoder: Forward, targets: Sequence[str]) -> set[str]:
         if target not in known:
             raise UserError(f"targets: no matrix of this model is called {target!r}; {nearest(target, tuple(known))}")
     return set(targets) or set(known)
-
-
-def _modules(decoder: Forward, kinds: set[str]) -> list[str]:
-    """``target_modules`` for PEFT: kinds of matrices if no other modules have these names, else full names."""
-    if not kinds & decoder.other_modules:
-        return sorted(kinds)
-    return sorted(matrix.name for matrix in _all_matrices(decoder) if matrix.kind in kinds)
 
 
 def _all_matrices(decoder: Forward) -> list[Matrix]:

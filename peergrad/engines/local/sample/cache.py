@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from peergrad.debate.types import Ids
-from peergrad.engines.local.memory import catch_out_of_memory
+from peergrad.engines.local.memory import Sizes, catch_out_of_memory
 from peergrad.engines.local.model import ops
 from peergrad.engines.local.model.decoder import Adapter, Attend, Decoder, Forward
+from peergrad.engines.local.train.packing import common_prefix
 
 if TYPE_CHECKING:
     from peergrad.engines.local.sample.scheduler import Job
@@ -165,13 +166,11 @@ class BatchState:
 
 
 class SampleMemory:
-    """A budget of ``kv_bytes``, half for rows, half for the prefix cache. ``lookahead``: tokens decoded at once."""
+    """The budget for keys and values, half for rows, half for the prefix cache. ``lookahead``: tokens decoded at once."""
 
-    def __init__(
-        self, decoder: Forward, kv_bytes: int, max_rows: int, lookahead: int, say: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def __init__(self, decoder: Forward, sizes: Sizes, lookahead: int, say: Callable[[str], None]) -> None:
         self._decoder, self._lookahead, self._say = decoder, lookahead, say
-        self._max_rows, self._half = max_rows, kv_bytes // 2
+        self._max_rows, self._half = sizes.max_rows, sizes.kv_bytes // 2
         self._row_budget = self._half  # less, where memory has run out
         self._layout = (1, 1)  # rows and positions of the newest state
         self._warned = False
@@ -278,11 +277,9 @@ class PrefixCache:
         for block in reversed(_blocks(weights, ids_T)):
             entry = self._by_block.get(block)
             if entry and entry.weights == weights:
-                common = min(len(entry.ids_T), len(ids_T))
-                differ = np.flatnonzero(entry.ids_T[:common] != ids_T[:common])
                 if id(entry) in self._stored:
                     self._stored.move_to_end(id(entry))
-                return entry, int(differ[0]) if len(differ) else common
+                return entry, common_prefix(entry.ids_T, ids_T)
         return None, 0
 
     def add(self, entry: CacheEntry) -> None:

@@ -90,7 +90,7 @@ class LocalSampler:
         """Sample a completion for each request."""
         completions: dict[int, Any] = {}
         queue = [QueuedRequest(request, partial(completions.__setitem__, i)) for i, request in enumerate(requests)]
-        await self._run(lambda: queue, None)
+        await self._run(lambda: queue, joinable=False)
         return [completions[i] for i in range(len(requests))]
 
     async def run_batch(self, poll: Poll) -> None:
@@ -99,34 +99,33 @@ class LocalSampler:
         ``poll`` and ``deliver`` are called on another thread. A log-probability that is not finite is an error. The first
         requests decide how long rows are.
         """
-        await self._run(poll, poll)
+        await self._run(poll, joinable=True)
 
-    async def _run(self, first: Poll, poll: Poll | None) -> None:
+    async def _run(self, poll: Poll, *, joinable: bool) -> None:
         cancelled = threading.Event()
         try:
-            await asyncio.to_thread(self._run_in_thread, first, poll, cancelled)
+            await asyncio.to_thread(self._run_in_thread, poll, joinable, cancelled)
         finally:
             cancelled.set()  # a thread can't be ended from outside: it checks this between tokens
 
-    def _run_in_thread(self, first: Poll, poll: Poll | None, cancelled: threading.Event) -> None:
-        def jobs(queue: list[QueuedRequest], fits: Callable[[Job], bool]) -> list[Job]:
+    def _run_in_thread(self, poll: Poll, joinable: bool, cancelled: threading.Event) -> None:
+        def arrivals(fits: Callable[[Job], bool]) -> list[Job]:
             result: list[Job] = []
-            for queued in queue:
+            for queued in poll():
                 job = self._job(queued.request)
                 if isinstance(job, EngineError):
                     queued.deliver(job)
                 elif fits(job):
-                    job.on_done = partial(_deliver, queued, finite=poll is not None)
+                    job.on_done = partial(_deliver, queued, finite=joinable)
                     job.cancelled = queued.cancelled
                     result.append(job)
                 else:
                     queued.deliver(None)
             return result
 
-        arrivals = None if poll is None else lambda fits: jobs(poll(), fits)
         with self._engine.sampling:
-            waiting = jobs(first(), lambda _: True)
-            self._engine.scheduler.run(waiting, self._adapter, self._weights, cancelled, arrivals)
+            jobs = arrivals(lambda _: True)
+            self._engine.scheduler.run(jobs, self._adapter, self._weights, cancelled, arrivals if joinable else None)
 
     def _job(self, request: CompletionRequest) -> Job | EngineError:
         """The job of a request, if the model's context and the memory can hold it."""
@@ -138,7 +137,9 @@ class LocalSampler:
         if not engine.scheduler.memory.fits(tokens + limit):
             return EngineError(f"a dialogue of {tokens + limit} tokens does not fit into kv_gb; raise it")
         stopped = _stop_check(request.stop, engine.chat)
-        uniforms_T = _uniforms(request.seed, limit)
+        digest = hashlib.blake2b(request.seed.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        generator = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "big")))
+        uniforms_T = generator.random(limit, np.float32)
         return Job(request.prompt_T, limit, request.temperature, uniforms_T, request.end_tokens, stopped)
 
     async def choose(self, asks: Sequence[Ask], options: Sequence[str]) -> Sequence[Likely | EngineError]:
@@ -151,24 +152,25 @@ class LocalSampler:
         context = engine.decoder.shape.context
         prompts = [request.prompt_T for request in _render(asks, chat, engine.seed)]
         fit = [index for index, prompt_T in enumerate(prompts) if len(prompt_T) < context]
-        shares = self._retry_with_less(
-            lambda packed: next_token_shares(engine.decoder, self._adapter, [prompts[i] for i in fit], tokens, packed)
+        shares = self._retry(
+            lambda packed: next_token_shares(engine.decoder, self._adapter, [prompts[i] for i in fit], tokens, packed),
+            "choosing between words",
+            PACKED_TOKENS,
         )
         rows: list[Likely | EngineError] = [too_long(len(prompt_T), context) for prompt_T in prompts]
         for index, row in zip(fit, shares, strict=True):
             rows[index] = Likely(tuple(row.tolist()), len(prompts[index]))
         return rows
 
-    def _retry_with_less(self, compute: Callable[[int], Floats]) -> Floats:
-        """What is computed from so many packed tokens at once as memory allows."""
-        packed = PACKED_TOKENS
+    def _retry(self, compute: Callable[[int], Floats], what: str, packed: int = 0) -> Floats:
+        """What is computed from ``packed`` tokens at once, or from fewer if memory runs out; 0: it has no parts."""
         with self._engine.sampling:
             while True:
                 with catch_out_of_memory() as oom:
                     return compute(packed)
                 if not self._engine.scheduler.free():
                     if packed < 256:
-                        raise EngineError(f"out of memory while choosing between words ({oom.message})")
+                        raise EngineError(f"out of memory while {what} ({oom.message})")
                     packed //= 2
 
     async def logprobs(self, ids_T: Ids) -> Floats:
@@ -182,20 +184,18 @@ class LocalSampler:
         decoder = self._engine.decoder
         ids = torch.from_numpy(ids_T.astype(np.int64)).to(decoder.device)
         inputs, targets = ids[:-1], ids[1:]
-        with self._engine.sampling:
-            while True:
-                with catch_out_of_memory() as oom:
-                    decoder.grow_rotations(len(inputs))
-                    attend = packed_attention([Node(0, 0, len(inputs))], decoder)
-                    positions = torch.arange(len(inputs), device=decoder.device)
-                    hidden = decoder.hidden(inputs, positions, attend, self._adapter)
-                    logprobs: list[torch.Tensor] = []
-                    for chunk, chosen in zip(hidden.split(LOGITS_CHUNK), targets.split(LOGITS_CHUNK), strict=True):
-                        scores = decoder.logits(chunk)
-                        logprobs.append(scores.gather(1, chosen[:, None])[:, 0] - scores.logsumexp(-1))
-                    return torch.cat(logprobs).float().cpu().numpy()
-                if not self._engine.scheduler.free():
-                    raise EngineError(f"out of memory while reading {len(ids_T)} tokens; give fewer ({oom.message})")
+
+        def compute(_: int) -> Floats:
+            decoder.grow_rotations(len(inputs))
+            attend = packed_attention([Node(0, 0, len(inputs))], decoder)
+            hidden = decoder.hidden(inputs, torch.arange(len(inputs), device=decoder.device), attend, self._adapter)
+            logprobs: list[torch.Tensor] = []
+            for chunk, chosen in zip(hidden.split(LOGITS_CHUNK), targets.split(LOGITS_CHUNK), strict=True):
+                scores = decoder.logits(chunk)
+                logprobs.append(scores.gather(1, chosen[:, None])[:, 0] - scores.logsumexp(-1))
+            return torch.cat(logprobs).float().cpu().numpy()
+
+        return self._retry(compute, f"reading {len(ids_T)} tokens; give fewer")
 
 
 def _deliver(queued: QueuedRequest, job: Job, *, finite: bool) -> None:
@@ -242,8 +242,3 @@ def _reply(request: CompletionRequest, completion: Completion, chat: Chat) -> Re
     text, starts = chat.text(completion.ids)
     tokens = Tokens.of(request.prompt_T.tolist(), completion.ids, completion.logprobs, starts, request.temperature)
     return Reply(text, not completion.ended, tokens)
-
-
-def _uniforms(seed: str, count: int) -> Floats:
-    key = int.from_bytes(hashlib.blake2b(seed.encode("utf-8", "surrogatepass"), digest_size=16).digest(), "big")
-    return np.random.Generator(np.random.Philox(key=key)).random(count, np.float32)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from peergrad.debate.types import Floats, Ids
-from peergrad.engines.local.memory import catch_out_of_memory
+from peergrad.engines.local.memory import Sizes, catch_out_of_memory
 from peergrad.engines.local.model.decoder import Adapter, Decoder, Forward
 from peergrad.engines.local.sample.cache import BatchState, CacheEntry, SampleMemory
 
@@ -81,25 +81,14 @@ class _DecodedTokens:
 
 
 class Scheduler:
-    """Samples jobs with one decoder within a budget for keys and values, and with less if memory runs out.
+    """Samples jobs with one decoder in memory of these sizes, and in less if memory runs out, which ``say`` is told."""
 
-    At most ``prefill_tokens`` of several prompts are computed at once. ``say`` is told when memory runs out.
-    """
-
-    def __init__(
-        self,
-        decoder: Forward,
-        *,
-        kv_bytes: int,
-        max_rows: int,
-        prefill_tokens: int,
-        say: Callable[[str], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, decoder: Forward, sizes: Sizes, say: Callable[[str], None] = lambda _: None) -> None:
         self.decoder = decoder
         self._cuda = decoder.device.type == "cuda"
         self._lookahead = _LOOKAHEAD if self._cuda else 1
-        self._prefill_tokens = prefill_tokens
-        self.memory = SampleMemory(decoder, kv_bytes, max_rows, self._lookahead, say)
+        self._prefill_tokens = sizes.prefill_tokens
+        self.memory = SampleMemory(decoder, sizes, self._lookahead, say)
         self._merged_adapter: tuple[Adapter, Any] | None = None
         self._has_nan = False  # some row holds a number that is not finite
         self.prefilled_tokens = 0
@@ -267,7 +256,8 @@ class Scheduler:
         ids, logprobs = state.steps(len(active), longest, self._lookahead, adapter)
         ready = None
         if self._cuda:
-            ids, logprobs = (_to_host(tensor) for tensor in (ids, logprobs))
+            pinned = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in (ids, logprobs)]
+            ids, logprobs = pinned[0].copy_(ids, non_blocking=True), pinned[1].copy_(logprobs, non_blocking=True)
             ready = torch.cuda.Event()
             ready.record()
         return _DecodedTokens([(job, job.row) for job in active], ids, logprobs, ready)
@@ -303,8 +293,3 @@ class Scheduler:
             if last is not None and last.row > row:
                 state.move(last.row, row, len(last.prompt_T) + len(last.ids) + 2 * self._lookahead)
                 last.entry.row = row
-
-
-def _to_host(tensor: Tensor) -> Tensor:
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    return host.copy_(tensor, non_blocking=True)

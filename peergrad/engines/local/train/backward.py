@@ -44,12 +44,7 @@ class Gradient:
 
 
 def gradient(
-    decoder: Forward,
-    lora: Lora,
-    data: Sequence[Datum],
-    loss: LossName,
-    tokens: int,
-    bounds: Bounds | None = None,
+    decoder: Forward, lora: Lora, data: Sequence[Datum], loss: LossName, tokens: int, bounds: Bounds | None = None
 ) -> Gradient:
     """Loss and gradient over all data, in micro-batches of at most ``tokens`` tokens; out of memory halves them.
 

@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -66,7 +65,7 @@ def prefix_trees(data: Sequence[Datum]) -> list[Node]:
     prefixes = [datum.inputs_T[: _shareable(datum)].astype(">i4") for datum in data]
     order = sorted(range(len(data)), key=lambda index: (prefixes[index].tobytes(), index))
     # Sequences with the same prefix are neighbours now; common[i]: how many tokens the i-th shares with the one before.
-    common = [0, *(_common(prefixes[one], prefixes[other]) for one, other in pairwise(order))]
+    common = [0, *(common_prefix(prefixes[one], prefixes[other]) for one, other in pairwise(order))]
 
     def grow(first: int, last: int, depth: int, above: int) -> Iterator[Node]:
         """The trees of the sequences from ``first`` to ``last``, which share ``depth`` tokens in ``above`` nodes."""
@@ -114,7 +113,8 @@ def _shareable(datum: Datum) -> int:
     return min(int(sampled[0]) if len(sampled) else len(datum), len(datum) - 1)
 
 
-def _common(first: npt.NDArray[np.int32], second: npt.NDArray[np.int32]) -> int:
+def common_prefix(first: Ids, second: Ids) -> int:
+    """How many tokens two sequences begin with alike."""
     length = min(len(first), len(second))
     different = np.flatnonzero(first[:length] != second[:length])
     return int(different[0]) if len(different) else length

@@ -33,15 +33,10 @@ _RUN = 16  # tiles of queries that one program goes back through; more in long s
 
 
 def fit(size: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the chip has the memory to run these kernels with heads of this size."""
-    return on_chip(device) >= _taken(size, dtype)
-
-
-def _taken(size: int, dtype: torch.dtype) -> int:
-    """How much of it the largest kernel takes at most, in bytes, as compiled for chips from Turing to Blackwell."""
+    """Whether the chip has the memory that the largest kernel takes, as compiled for chips from Turing to Blackwell."""
     tile = _TILE * triton.next_power_of_2(max(size, 16)) * dtype.itemsize
     scores = 4 * _TILE**2  # what a tile of queries makes of a tile of keys, in float32
-    return max(4 * tile + scores, 6 * tile + 1024 if _stages(size, dtype) == 2 else 0)
+    return on_chip(device) >= max(4 * tile + scores, 6 * tile + 1024 if _stages(size, dtype) == 2 else 0)
 
 
 def _stages(size: int, dtype: torch.dtype) -> int:
@@ -81,12 +76,9 @@ def layout(ends_T: npt.NDArray[np.int32], positions_T: npt.NDArray[np.int32], de
     return Layout(there(ends_T), there(positions_T), there(firsts), there(np.nonzero(sees)[1]), there(runs), there(slots))
 
 
-def tree_attention(q: Tensor, k: Tensor, v: Tensor, where: Layout, window: int | None) -> Tensor:
-    """(t, n, d), (t, m, d), (t, m, d) → (t, n·d)."""
-    return _TreeAttention.apply(q, k, v, where, window)
-
-
 class _TreeAttention(torch.autograd.Function):
+    """(t, n, d), (t, m, d), (t, m, d) → (t, n·d)."""
+
     @staticmethod
     def forward(ctx, q, k, v, where, window):
         q, k, v = (x.contiguous() for x in (q, k, v))
@@ -122,6 +114,9 @@ class _TreeAttention(torch.autograd.Function):
         )  # fmt: skip
         _add_runs[(tiles, kv_heads)](part, where.slots, to_k, to_v, tokens, size, shape["WIDTH"], _TILE)
         return to_q, to_k, to_v, None, None
+
+
+tree_attention = _TreeAttention.apply
 
 
 def _shape(q: Tensor, k: Tensor, window: int | None) -> dict[str, Any]:

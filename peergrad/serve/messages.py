@@ -1,10 +1,14 @@
-"""Requests, parsed and checked: JSON, and protobuf messages with training data. A client may send anything."""
+"""Messages of the protocol, as JSON or protobuf: requests, parsed and checked, and results; errors by HTTP status.
+
+A client may send anything.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,15 +17,15 @@ from tinker.proto import tinker_public_pb2 as pb
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field, nearest
-from peergrad.debate.types import Ids
+from peergrad.debate.types import Floats, Ids
 from peergrad.engines.local.engine import AdamRules
 from peergrad.engines.local.model.decoder import Shape
-from peergrad.engines.local.sample.sampler import CompletionRequest
+from peergrad.engines.local.sample.sampler import Completion, CompletionRequest
+from peergrad.engines.local.train.backward import Gradient
 from peergrad.learn.data import Datum
 from peergrad.learn.losses import RATIO_BOUNDS, Bounds, LossName
-from peergrad.serve.checkpoints import ModelInfo
-from peergrad.serve.results import NotFoundError
 
+PROTOBUF = "application/x-protobuf"
 MAX_SAMPLES = 1024
 _MAX_STOPS = 64
 _MAX_NOTES = 16_384  # characters
@@ -35,6 +39,43 @@ _INPUTS: dict[LossName, tuple[str, ...]] = {
 }
 _THRESHOLDS = ("clip_low_threshold", "clip_high_threshold")
 _DTYPES = {pb.DTYPE_FLOAT32: np.dtype("<f4"), pb.DTYPE_INT64: np.dtype("<i8"), pb.DTYPE_INT32: np.dtype("<i4")}
+
+
+class NotFoundError(UserError):
+    """404: there is no such session, model, sampler, checkpoint or request."""
+
+
+class GoneError(UserError):
+    """410: it existed and was removed."""
+
+
+class BusyError(Exception):
+    """429: the server is at a limit; clients retry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A response: its body, media type and HTTP status."""
+
+    body: bytes
+    media: str = "application/json"
+    status: int = 200
+
+    @staticmethod
+    def json(**fields: Any) -> Result:
+        return Result(json.dumps(fields).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """The model that a policy or a checkpoint is of."""
+
+    base_model: str
+    rank: int
+    train_mlp: bool
+    train_attn: bool
+    notes: dict[str, str] = field(default_factory=dict[str, str], compare=False, repr=False)
+    """The client's own metadata."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -234,3 +275,33 @@ def _numbers(raw: bytes, dtype: np.dtype[Any], where: str) -> np.ndarray:
     if len(raw) % dtype.itemsize:
         raise UserError(f"{where}: its {len(raw)} bytes are no whole numbers of {dtype.itemsize} bytes")
     return np.frombuffer(raw, dtype)
+
+
+def gradient_result(gradient: Gradient) -> Result:
+    """The loss and the log-probabilities of the targets."""
+    offsets = np.cumsum([0, *(4 * len(logprobs_T) for logprobs_T in gradient.logprobs)], dtype=np.int64)
+    column = pb.BatchedTensor(
+        data=np.concatenate(gradient.logprobs).astype("<f4").tobytes(),
+        offsets=offsets.astype("<i8").tobytes(),
+        dtype=pb.DTYPE_FLOAT32,
+    )
+    record = pb.ArrayRecord(type_tag="ArrayRecord", fields={"logprobs": column}, num_datums=len(gradient.logprobs))
+    output = pb.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord", loss_fn_outputs=[record])
+    output.metrics["loss:sum"] = gradient.loss
+    return Result(output.SerializeToString(), PROTOBUF)
+
+
+def sample_result(completions: Sequence[Completion], prompt_T: Ids, logprobs_T: Floats | None) -> Result:
+    """The completions, and the log-probabilities of the prompt's last tokens if they were asked for."""
+    response = pb.SampleResponse()
+    for completion in completions:
+        response.sequences.add(
+            stop_reason=pb.STOP_REASON_STOP if completion.ended else pb.STOP_REASON_LENGTH,
+            tokens=np.array(completion.ids, "<i4").tobytes(),
+            logprobs=np.array(completion.logprobs, "<f4").tobytes(),
+        )
+    if logprobs_T is not None:
+        padded_T = np.full(len(prompt_T), np.nan, "<f4")
+        padded_T[len(prompt_T) - len(logprobs_T) :] = logprobs_T
+        response.prompt_logprobs = padded_T.tobytes()
+    return Result(response.SerializeToString(), PROTOBUF)
