@@ -189,8 +189,8 @@ def test_a_teachers_transcript_by_what_is_right_or_won(tmp_path):  # SPEC 9.7
     )
     drawn = debate("drawn", "What is 2 + 2?", "4", first, [answers(5, "Agent 1 = Agent 2"), answers(5), answers(4)])
     path = write(tmp_path / "t.jsonl", won, drawn)
-    # By hand. Readable: 5 turns of each. Right: of the first 3 and 3, 3 (rounds 1, 2, 2); of the second agent 1, then agent 2.
-    # Won: agent 0 won its only vote and agent 2 one of two; nobody in the second.
+    # By hand. Readable: 5 turns of each. Right: agents 0, 0 and 1 of the first; agents 1 and 2 of the second. Won: agent 0,
+    # by its only vote; agent 2 won one of two, and of the second debate nobody did.
     counts = {"readable": 10, "right": 5, "won": 2}
     for keep, turns in counts.items():
         run = tmp_path / keep
@@ -237,7 +237,7 @@ def dry_run(tmp_path, monkeypatch, capsys):
 
     def run(*args):
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["peergrad", "train", "--dry-run", *map(str, (*SMALL, *args))])
+        monkeypatch.setattr(sys, "argv", ["peergrad", "train", "--dry-run", *map(str, (*SMALL[:-2], *args))])
         with pytest.raises(SystemExit) as left:
             main()
         return left.value.code, "".join(capsys.readouterr())
