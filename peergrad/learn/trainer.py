@@ -57,8 +57,8 @@ class Trainer(typing.Protocol):
         ...
 
     def tokens(self, ask: Ask, text: str) -> Tokens:
-        """Somebody else's words as the tokens of a reply, with log-probability 0: what a lesson is made of. Where no stop text
-        ends the reply, the end of the turn is among them.
+        """Somebody else's words as the tokens of a reply, with log-probability 0: what a lesson is made of. The end of
+        the turn is among them where no stop text ends it.
         """
         ...
 
