@@ -238,8 +238,9 @@ class Ballot(BaseProtocol):
         if self.ballot_form == "soft":
             leads = [(row[0] - row[1] - back[0] + back[1]) / 2 for row, back in zip(rows[::2], rows[1::2], strict=True)]
             return 0, [(x, round(lead, 6), y) for (x, y), lead in zip(pairs, leads, strict=True)]
-        points = rows[0] if self.ballot_form == "soft-choice" else [row[0] for row in rows]
-        return 0, [(x, round(points[x] - points[y], 6), y) for x, y in pairs]
+        if self.ballot_form == "soft-verdict":
+            return 0, [(x, round(_lead(rows[x][0], rows[y][0]), 6), y) for x, y in pairs]
+        return 0, [(x, round(rows[0][x] - rows[0][y], 6), y) for x, y in pairs]
 
     def _read_words(self, text: str, letters: int) -> tuple[int, list[tuple[int, Verdict, int]]] | None:
         """Where the ballot begins, and what it says of each two letters; ``None`` if it says nothing."""
@@ -257,6 +258,12 @@ class Ballot(BaseProtocol):
             if both
             else None
         )
+
+
+def _lead(a: float, b: float) -> float:
+    """How much likelier one answer is than another to be the right one, if one of the two is, by how likely each is."""
+    first, second = a * (1 - b), b * (1 - a)
+    return (first - second) / (first + second) if first + second else 0.0
 
 
 def _read_verdicts(text: str, letters: int) -> tuple[int, Points]:

@@ -75,10 +75,13 @@ one short sentence on each of {others}: is its result right?
 <comparison>
 {pairs}
 </comparison>{consensus}
-{instruction} In comparison put a sign in place of each question mark: > if the first of the two is better, < if the second \
-is, = if they are equal.""",
+In comparison put a sign in place of each question mark: > if the first of the two is better, < if the second is, = if they \
+are equal. Remember: {instruction}""",
     "first_solution": "your own solution, step by step",
-    "next_solution": "your own solution again, step by step, improved if something in it was wrong",
+    "next_solution": (
+        "your own solution again, step by step, improved if something in it was wrong, with the final answer as it was "
+        "asked for"
+    ),
     "alone": """\
 Check your last answer, and reply in this form:
 <solution>

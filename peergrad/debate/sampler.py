@@ -69,6 +69,19 @@ class Seats:
         return [answer for answer in answers if answer is not None]
 
 
+class Opponent:
+    """A sampler whose replies name it, so that nobody trains on them."""
+
+    hands_on_choices = True
+
+    def __init__(self, sampler: Sampler, name: str) -> None:
+        self._sampler, self._name = sampler, name
+
+    async def sample(self, asks: Sequence[Ask]) -> Sequence[Answer]:
+        answers = await answered(self._sampler, asks)
+        return [replace(answer, by=self._name) if isinstance(answer, Reply) else answer for answer in answers]
+
+
 async def all_of(parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """What they return, in order. If one raises, the others are ended before its exception is passed on."""
     tasks = [asyncio.ensure_future(part) for part in parts]

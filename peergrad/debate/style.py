@@ -47,6 +47,8 @@ class Style:
     """The same in few words, for ``wording="brief"``; ``None``: the instruction itself."""
     find: Callable[[str], str | None] | None = field(default=None, compare=False)
     """The answer within a solution, if there is one; ``None``: answers of this style can't be compared."""
+    required: bool = field(default=False, compare=False)
+    """Whether a solution in which no answer is found lacks what was asked for (SPEC 4.6)."""
 
     def __repr__(self) -> str:
         return f"Style({self.name!r})"
@@ -77,6 +79,7 @@ BOXED = Style(
     "End your solution with the final answer as \\boxed{answer}.",
     brief="Give the final answer as \\boxed{answer}.",
     find=last_boxed,
+    required=True,
 )
 STYLES = {style.name: style for style in (OPEN, BOXED)}
 

@@ -171,6 +171,8 @@ def _dump_turn(debate: Debate, turn: Turn, index: int, thin: bool) -> dict[str, 
         line["error"] = str(turn.parsed.error)
     else:
         line["sections"] = {section.name: section.inner for section in turn.parsed.sections}
+    if turn.by:
+        line["by"] = turn.by
     line |= _dump_asked(debate, turn, index)
     usage = turn.used if thin else turn.usage
     if usage:
@@ -329,6 +331,7 @@ def _load_turn(at: Field, earlier: list[Turn], agent: int, protocol: BaseProtoco
         contract=contract,
         candidates=candidates,
         chosen=not judge and at.get("chosen", _chosen_by(protocol, contract)).flag(),
+        by=only_text(at.get("by", "").text()),
     )
 
 

@@ -189,13 +189,15 @@ class Ask:
 class Reply:
     """What a sampler answers to an ask. ``truncated``: the token limit cut it off. The stop text stays in ``text``.
 
-    An engine that has no tokens to give may still say how many there were (``usage``).
+    An engine that has no tokens to give may still say how many there were (``usage``). ``by`` says who answered, if it was
+    an opponent of the policy that is trained.
     """
 
     text: str
     truncated: bool = False
     tokens: Tokens | None = None
     usage: Usage | None = None
+    by: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", only_text(self.text))
@@ -255,7 +257,7 @@ class Turn:
     """One agent speaking once. ``asked`` is what it was shown; a thinned-out transcript leaves it empty.
 
     ``round`` counts from 0. ``contract`` is what the reply was read by. ``chosen``: it was asked for choices, so nothing of
-    it was sampled (SPEC 3.18).
+    it was sampled (SPEC 3.18). ``by`` names the opponent that spoke, if one did.
     """
 
     agent: int
@@ -271,6 +273,7 @@ class Turn:
     contract: Contract | None = None
     candidates: Candidates = ()
     chosen: bool = False
+    by: str = ""
 
     @staticmethod
     def of(ask: Ask, reply: Reply, parsed: Parsed) -> Turn:
@@ -289,6 +292,7 @@ class Turn:
             contract=ask.contract,
             candidates=ask.candidates,
             chosen=bool(ask.choices),
+            by=reply.by,
         )
 
     def section(self, name: str) -> str:
@@ -352,6 +356,11 @@ class Debate:
     @property
     def agents(self) -> int:
         return self.protocol.agents
+
+    @property
+    def opponents(self) -> frozenset[int]:
+        """The seats that an opponent held."""
+        return frozenset(turn.agent for turn in self.turns if turn.by)
 
     @property
     def rounds(self) -> int:

@@ -112,7 +112,7 @@ def _byte_offset(text: str, chars: int) -> int:
 
 
 def datums(debate: Debate, credit: Sequence[Floats]) -> list[Datum]:
-    """Every agent's turns as training sequences, each sampled token in exactly one of them, once.
+    """Every agent's turns as training sequences, each token that the policy sampled in exactly one of them, once.
 
     Turns are joined while each prompt extends what is already there; else the sequence is closed and a new one begins.
     ``credit`` gives each turn's advantage per token. Raises ``UserError`` for a debate whose tokens were not kept.
@@ -121,7 +121,7 @@ def datums(debate: Debate, credit: Sequence[Floats]) -> list[Datum]:
     for agent in range(debate.agents):
         sequence = _Sequence()
         for index, turn in enumerate(debate.turns):
-            if turn.agent != agent:
+            if turn.agent != agent or turn.by:
                 continue
             if turn.chosen:  # there are no words to learn
                 continue

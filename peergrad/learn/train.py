@@ -55,6 +55,8 @@ class LearnRules:
     """Also divide advantages by the standard deviation of the centring set."""
     max_staleness: Annotated[int, Range(0)] = 0
     """How many batches may be sampled ahead, by an older policy, while training goes on; 0 is exactly on-policy."""
+    opponents: tuple[str, ...] = ()
+    """SEAT=WHO, for seats that the policy does not hold: 2=base, 2=-5 (itself five steps ago), any model. Not trained on."""
     stop_after_bad: Annotated[int, Range(1)] = 3
     """Stop when this many updates in a row had a loss or gradient that was not finite."""
     reward: RewardRules = field(default_factory=RewardRules)

@@ -76,7 +76,7 @@ def degenerate_consensus(history: History, step: Step) -> Alarm | None:
     return Alarm(
         "degenerate consensus",
         seen,
-        "Take harder questions, more agents or higher temperatures; mixing in a frozen opponent helps too.",
+        "Take harder questions, more agents or higher temperatures; a frozen opponent helps too (--opponents 2=base).",
         _first_debates(step, lambda scored: not signals[scored.debate.id]),
     )
 

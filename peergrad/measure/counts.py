@@ -107,14 +107,15 @@ def shares(counts: Counts) -> dict[str, float]:
 
 
 def form_counts(scored: Scored) -> Counts:
-    """Whether replies can be read and votes are cast."""
+    """Whether replies can be read and votes are cast; replies of opponents are left out."""
     turns, votes = scored.debate.turns, [vote for vote in scored.tally.votes if vote.judged]
     voters = {vote.turn for vote in votes}
     due = [index in voters for index, turn in enumerate(turns) if vote_due(scored.debate, turn)]
+    own = [turn for turn in turns if not turn.by]
     counts = {
-        "replies/readable": (sum(turn.parsed.error is None for turn in turns), len(turns)),
-        "replies/tolerated": (sum(turn.parsed.tolerated for turn in turns), len(turns)),
-        "replies/truncated": (sum(turn.truncated for turn in turns), len(turns)),
+        "replies/readable": (sum(turn.parsed.error is None for turn in own), len(own)),
+        "replies/tolerated": (sum(turn.parsed.tolerated for turn in own), len(own)),
+        "replies/truncated": (sum(turn.truncated for turn in own), len(own)),
         "votes/per_due_turn": (len(votes), len(due)),
         "votes/due_turns_with_vote": (sum(due), len(due)),
         "votes/ties": (sum(vote.tied for vote in votes), len(votes)),
@@ -122,6 +123,13 @@ def form_counts(scored: Scored) -> Counts:
         "votes/agreement": _agreement(votes),
     }
     return {name: (float(part), float(whole)) for name, (part, whole) in counts.items()}
+
+
+def share_of(scored: Scored, grades: Sequence[Grade] | None) -> float | None:
+    """The share of a debate's final answers that are right; where nobody knows, of its pairs of votes that agree."""
+    if grades is not None:
+        return share_right(final_grades(scored.debate, grades))
+    return shares({"votes": _agreement(scored.tally.votes)}).get("votes")
 
 
 _BY_COINS = 1 / 8  # of the rounds: four voters with one vote each

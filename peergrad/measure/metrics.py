@@ -154,8 +154,11 @@ def rewards(batch: DebateBatch) -> Numbers:
 
 
 def accuracy(batch: DebateBatch) -> Numbers:
-    """Accuracy of the agents' last answers, and how often all agents of a debate end on the same one."""
-    final = [final_grades(scored.debate, grades) for scored, grades in batch.graded]
+    """Accuracy of the agents' last answers, opponents' left out, and how often all of these are the same one."""
+    final = [
+        [grade for seat, grade in enumerate(final_grades(one.debate, grades)) if seat not in one.debate.opponents]
+        for one, grades in batch.graded
+    ]
     alike = [len({grade.answer for grade in answers}) == 1 and answers[0].answer is not None for answers in final]
     return {**answer_metrics(final, batch.answers), "debates/same_answer": _mean(alike)}
 
@@ -222,4 +225,4 @@ def _agent_returns(scored: Scored) -> list[float]:
     for stream in scored.streams:
         for unit, value in enumerate(stream.values):
             totals[scored.agent_of(stream, unit)] += stream.weight * (value or 0.0)
-    return totals
+    return [value for seat, value in enumerate(totals) if seat not in scored.debate.opponents]

@@ -234,4 +234,10 @@ def score(debate: Debate, rules: RewardRules | None = None, truth: Truth = nobod
 
 def score_votes(debate: Debate, tallied: Tally, rules: RewardRules, truth: Truth = nobody_knows) -> Scored:
     """Score a debate whose votes are already counted by these rules, as several rewards may be made of the same votes."""
-    return Scored(debate, tallied, tuple(rules.function(debate, tallied, truth)))
+    scored, opponents = Scored(debate, tallied, tuple(rules.function(debate, tallied, truth))), debate.opponents
+
+    def of_policy(stream: Stream) -> Stream:
+        values = (None if scored.agent_of(stream, u) in opponents else value for u, value in enumerate(stream.values))
+        return replace(stream, values=tuple(values))
+
+    return replace(scored, streams=tuple(map(of_policy, scored.streams))) if opponents else scored

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from typing import Literal
 
-from peergrad.debate.types import Debate
+from peergrad.debate.types import Debate, Turn
 from peergrad.reward.stream import Stream
 from peergrad.reward.tally import Tally, Vote
 
@@ -15,7 +15,7 @@ Form = Literal["graded", "literal"]
 Unjudged = Literal["skip", "literal"]
 Voices = Literal["agents", "votes"]
 
-_TOLERATED, _UNREADABLE, _NO_VOTE = -0.1, -1.0, -0.5
+_TOLERATED, _UNREADABLE, _NO_VOTE, _NO_ANSWER = -0.1, -1.0, -0.5, -0.5
 
 
 def soft_vote_ratio(debate: Debate, tallied: Tally, *, unjudged: Unjudged = "skip", weight: float = 1.0) -> Stream:
@@ -105,8 +105,9 @@ def diagnosis(debate: Debate, tallied: Tally, *, weight: float = 1.0) -> Stream:
 
 
 def contract_penalty(debate: Debate, tallied: Tally, *, form: Form = "graded", weight: float = 1.0) -> Stream:
-    """What a turn's form costs, on all of its tokens: -1 if unreadable, -0.1 if it was only tolerated, and -0.5 times the
-    share of the pairs due that it has no valid vote on. The literal rule knows no shares: -0.5 without any valid vote.
+    """What a turn's form costs, on all of its tokens: -1 if unreadable, -0.1 if it was only tolerated, -0.5 without the
+    final answer that was asked for, and -0.5 times the share of the pairs due that it has no valid vote on. The literal
+    rule knows no shares and no answers: -0.5 without any valid vote.
     """
     values: list[float] = []
     for index, turn in enumerate(debate.turns):
@@ -116,8 +117,14 @@ def contract_penalty(debate: Debate, tallied: Tally, *, form: Form = "graded", w
             values.append(_NO_VOTE if index in tallied.missing else 0.0)
         else:
             tolerated = _TOLERATED if turn.parsed.tolerated else 0.0
-            values.append(tolerated + _NO_VOTE * tallied.unvoted[index])
+            unanswered = _NO_ANSWER if _lacks_answer(debate, turn) else 0.0
+            values.append(tolerated + unanswered + _NO_VOTE * tallied.unvoted[index])
     return Stream("format", "turn", tuple(values), None, weight, ((),) * len(values))
+
+
+def _lacks_answer(debate: Debate, turn: Turn) -> bool:
+    style = debate.question.style
+    return style.required and turn.asked_to_answer and style.answer(turn.solution or "") is None
 
 
 def default_consensus(agents: int) -> Consensus:

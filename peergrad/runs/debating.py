@@ -23,7 +23,7 @@ from peergrad.debate.types import Ask, Debate, Question
 from peergrad.engines.registry import LOCAL, engine_of
 from peergrad.engines.shared.meter import Spent
 from peergrad.runs import files
-from peergrad.runs.models import ModelPool, ModelRef, keys_of, model_ref, policy_of
+from peergrad.runs.models import ModelPool, ModelRef, keys_of, model_ref, models_by_seat, policy_of
 from peergrad.runs.watch import Watcher
 from peergrad.tasks.files import name_of
 
@@ -109,7 +109,7 @@ def plan(config: DebatesConfig, questions: Sequence[Question], name: str, origin
     own, seats = engine_of(config.engine), config.seats
     protocol = playable(config.debate.build(own.temperature))
     keys_of(config.api)
-    named, model = _seats(seats.seat, protocol.agents), config.engine.model
+    named, model = models_by_seat(seats.seat, protocol.agents), config.engine.model
     if model and len(named) == protocol.agents:
         raise UserError("model: holds no seat, since every seat is given to another; leave it out")
     if not model and len(named) < protocol.agents:
@@ -132,24 +132,6 @@ def plan(config: DebatesConfig, questions: Sequence[Question], name: str, origin
     # By a hash of all that decides what is said: other settings go to another file.
     hashed = hashlib.sha256(json.dumps([plan.facts, origin]).encode()).hexdigest()[:6]
     return replace(plan, out=seats.out or Path("debates") / f"{name_of(name).rpartition('-')[0] or 'debate'}-{hashed}.jsonl")
-
-
-def _seats(settings: Sequence[str], agents: int) -> dict[int, str]:
-    """The models that ``SEAT=MODEL`` settings name, by seat."""
-    models: dict[int, str] = {}
-    for setting in settings:
-        number, equals, model = setting.partition("=")
-        if not equals or not number.strip().isdecimal() or len(number) > 6 or not model.strip():
-            raise UserError(
-                "seat: is not SEAT=MODEL; give the seat's number, from 0, and a model, such as 0=gpt-x@https://…/v1"
-            )
-        seat = int(number)
-        if seat >= agents:
-            raise UserError(f"seat {seat}: there is none; {agents} agents have the seats 0 to {agents - 1}")
-        if seat in models:
-            raise UserError(f"seat {seat}: is given twice; give it one model")
-        models[seat] = model.strip()
-    return models
 
 
 @contextmanager

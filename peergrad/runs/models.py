@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -161,6 +161,24 @@ def check_base(ref: ModelRef, engine: Engine) -> None:
         raise UserError(f"model: {why}; if you trust it: peergrad models --get {base}")
 
 
+def models_by_seat(settings: Sequence[str], agents: int, name: str = "seat") -> dict[int, str]:
+    """The models that ``SEAT=MODEL`` settings name, by seat; ``name`` is that of the setting."""
+    models: dict[int, str] = {}
+    for setting in settings:
+        number, equals, model = setting.partition("=")
+        if not equals or not number.strip().isdecimal() or len(number) > 6 or not model.strip():
+            raise UserError(
+                f"{name}: is not SEAT=MODEL; give the seat's number, from 0, and a model, such as 0=gpt-x@https://…/v1"
+            )
+        seat = int(number)
+        if seat >= agents:
+            raise UserError(f"{name} {seat}: there is none; {agents} agents have the seats 0 to {agents - 1}")
+        if seat in models:
+            raise UserError(f"{name} {seat}: is given twice; give it one model")
+        models[seat] = model.strip()
+    return models
+
+
 class ModelPool:
     """Loads the models that are asked for; those with one base model share its weights. Leaving ends every call under way.
 
@@ -195,6 +213,13 @@ class ModelPool:
 
     async def sampler(self, ref: ModelRef) -> Sampler:
         """A sampler of a model, to be given to ``play_all`` as it is."""
+        sampler, engine = await self.unbatched(ref)
+        if engine.queues:
+            return sampler
+        return await self._open.enter_async_context(Batcher(sampler, **engine.batching(self._setup.engine)))
+
+    async def unbatched(self, ref: ModelRef) -> tuple[Sampler, Engine]:
+        """A sampler for a ``Batcher`` of the caller's, and its engine."""
         engine = engine_of(self._setup.engine) if ref.url is None else API
         weights_of(ref, engine)
         model = self._models.get((ref.base, ref.url))
@@ -203,10 +228,7 @@ class ModelPool:
             model = await asyncio.to_thread(open_engine, self._setup_of(ref), engine)
             self._models[ref.base, ref.url] = model
             self._open.push_async_callback(model.close)
-        sampler = await model.sampler_with(ref.adapter)
-        if engine.queues:
-            return sampler
-        return await self._open.enter_async_context(Batcher(sampler, **engine.batching(self._setup.engine)))
+        return await model.sampler_with(ref.adapter), engine
 
     def _setup_of(self, ref: ModelRef) -> Setup:
         setup, engine = self._setup, replace(self._setup.engine, model=ref.base)

@@ -1,6 +1,8 @@
 """What keeps training steady, as a person trains with it: what is in the metrics is what a hand calculation gives."""
 
+import asyncio
 import os
+import shutil
 import subprocess
 import sys
 
@@ -10,11 +12,14 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from peergrad import UserError
+from peergrad import UserError, score
+from peergrad.config import changed, preset, with_protocol
 from peergrad.debate.transcript import read_file
 from peergrad.reward.rewards import nobody_knows
 from peergrad.runs.folder import Progress, Run
-from peergrad.runs.training import plan_run
+from peergrad.runs.training import plan_run, train_run
+from tests.helpers import short
+from tests.openai.server import Response, Server, completion
 from tests.runs.test_run import PARROT, adapter, run, settings
 
 QUICK = {"model": str(PARROT), "steps": 2, "batch": 3, "rank": 4, "threads": 1, "lr": 3e-3, "warm_steps": 1}
@@ -122,3 +127,80 @@ def test_what_an_engine_can_not_do_is_said_before_it_is_loaded(tmp_path, monkeyp
         settings(tmp_path, kl=-1.0)
     with pytest.raises(UserError, match=r"lr_warmup: 3 leaves none of the 3 steps"):
         settings(tmp_path, lr_warmup=3)
+
+
+def speakers(made, step):
+    """Who spoke in each seat of a step: the policy, or a named opponent."""
+    debates = read_file(made.path / "debates" / f"step_{step:06}.jsonl")
+    return {(turn.agent, turn.by) for debate in debates for turn in debate.turns}
+
+
+def test_7_7_frozen_opponents(tmp_path):  # SPEC 7.7, 5.6
+    seats = {"opponents": ("1=base", "2=-2"), "kl": 0.1, "steps": 4, "save_every": 0}
+    flags = seats | {"opponents": "1=base"}
+    made, lines = again(tmp_path / "run", **seats)
+    old = ["warm_000001", "warm_000001", "warm_000001", "step_000001"]  # two steps ago, or where the self-play began
+    assert [speakers(made, step) for step in (1, 2, 3, 4)] == [{(0, ""), (1, "base"), (2, name)} for name in old]
+    for step, line in enumerate(lines, 1):
+        debates = list(read_file(made.path / "debates" / f"step_{step:06}.jsonl"))
+        _, data = learned_from(made, step, **seats)
+        assert {datum.agent for datum in data} == {0}
+        assert line["tokens/trained"] == sum(map(len, data))
+        own = [turn for debate in debates for turn in debate.turns if not turn.by]
+        assert line["replies/readable"] == np.mean([turn.parsed.error is None for turn in own])
+        assert {name for name in line if name.startswith("reward/format/seat/")} == {"reward/format/seat/0"}
+        assert "train_arithmetic/pass@1" in line  # of the one answer that is the policy's
+        base_of_first = [score(debate) for debate in debates]
+        form = [one.streams[-1].values[i] for one in base_of_first for i, t in enumerate(one.debate.turns) if not t.by]
+        assert line["reward/format/mean"] == pytest.approx(np.mean(form))
+    again(tmp_path / "resumed", **(seats | {"steps": 3}))
+    resumed, _ = again(tmp_path / "resumed", **seats)
+    assert adapter(resumed, 4) == adapter(made, 4)
+    for name in ("step_000003.jsonl", "step_000004.jsonl"):
+        assert (resumed.path / "debates" / name).read_bytes() == (made.path / "debates" / name).read_bytes()
+    assert resumed.checkpoints() == [Progress(0), *(Progress(step) for step in (1, 2, 3, 4))]
+    command, _ = train(tmp_path / "command", **flags)
+    assert speakers(command, 1) == {(0, ""), (1, "base"), (2, "")}
+
+
+@pytest.mark.parametrize("protocol", ["sequential", "ballot"])
+def test_7_7_in_every_protocol(protocol, tmp_path):  # SPEC 7.7
+    first, _ = again(tmp_path / "first", steps=1, warm_steps=0)
+    run_name = str(first.path)
+    seats = {"protocol": protocol, "opponents": (f"0={run_name}",), "steps": 1, "warm_steps": 0, "wording": "full"}
+    if protocol == "ballot":
+        seats |= {"agents": 4, "shown": 2}
+        del seats["wording"]
+    config = changed(with_protocol(preset("demo"), protocol), QUICK | seats | {"out": tmp_path / "run"}, "test")
+    made = asyncio.run(train_run(config))
+    everybody = {(seat, run_name if seat == 0 else "") for seat in range(config.debate.agents)}
+    assert {(0, run_name)} <= speakers(made, 1) <= everybody  # an unreadable reply ends a sequential debate
+    debates = list(read_file(made.path / "debates" / "step_000001.jsonl"))
+    assert {datum.agent for datum in config.learn.training_data(debates, lambda _: nobody_knows).data} <= {1, 2, 3}
+    assert len(made.facts["opponent_sha256"]) == 1
+    again(first.path, steps=2, warm_steps=0)  # it learns on
+    with pytest.raises(UserError, match="has another opponent"):
+        asyncio.run(train_run(changed(config, {"steps": 2}, "test")))
+
+
+def test_opponents_that_can_not_be(tmp_path):
+    for opponents, sentence in (
+        (("0=base", "1=base", "2=base"), "hold every seat"),
+        (("3=base",), "opponents 3: there is none"),
+        (("base",), "opponents: is not SEAT=MODEL"),
+        (("1=-0",), "give -1"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            plan_run(settings(tmp_path, opponents=opponents))
+    with pytest.raises(UserError, match="give -2, or more steps"):
+        plan_run(settings(tmp_path, opponents=("1=-1",), max_staleness=2))
+
+
+def test_7_7_any_model_may_be_an_opponent(tmp_path):  # SPEC 7.7
+    shutil.copytree(PARROT, tmp_path / "other")
+    with Server(lambda _: Response(completion(short("Agent 0 > Agent 2")))) as server:  # it gives no tokens, and need not
+        seats = (f"1=clever@{server.url}", f"2={tmp_path / 'other'}")
+        made, lines = again(tmp_path / "run", agents=4, opponents=seats, steps=1)
+    assert speakers(made, 1) == {(0, ""), (1, "clever"), (2, str(tmp_path / "other")), (3, "")}
+    assert {datum.agent for datum in learned_from(made, 1, agents=4)[1]} == {0, 3}
+    assert "optim/loss" in lines[0]

@@ -103,6 +103,18 @@ def test_4_6_format_penalty(form):  # SPEC 4.6
     assert names == ["gen", "judge"]
 
 
+def test_4_6_a_final_answer_is_part_of_the_form():  # SPEC 4.6
+    said = {0: "\\boxed{4}", 1: "4", 2: "<think>\\boxed{4"}
+    alone = played(
+        Ballot(agents=3), lambda ask: said[ask.agent], Question("q", "?", style="boxed"), likely=lambda *_: (0.5, 0.5)
+    )
+    assert values(alone, "format") == (0, -0.5, -0.5, 0, 0, 0)  # a ballot is asked for none
+    assert values(alone, "format", form="literal") == (0,) * 6
+    no_form = played(Ballot(agents=3), lambda ask: said[ask.agent], Question("q", "?"), likely=lambda *_: (0.5, 0.5))
+    assert values(no_form, "format") == (0,) * 6  # an open question asks for none
+    assert values(parallel(3, NONE3, ["N/A"] * 3), "format")[0] == 0
+
+
 def test_4_6_form_is_graded():  # SPEC 4.6
     # Of the three pairs of others one line leaves two without a vote.
     some = parallel(

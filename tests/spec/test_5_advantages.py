@@ -1,11 +1,13 @@
 """SPEC 5: advantages."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from peergrad import EngineError
+from peergrad.debate.transcript import dump, load
 from peergrad.learn.advantages import advantages, has_signal
 from peergrad.learn.data import Datum
 from peergrad.learn.kl import penalised
@@ -46,6 +48,24 @@ def test_5_5_kl_penalty():  # SPEC 5.5
     assert made[0].advantages_T == pytest.approx([1 + 0.05 * math.log(2), -1 - 0.05 * math.log(2)])
     with pytest.raises(EngineError, match="finds a token impossible"):
         penalised(data[:1], [np.array([0.0, -np.inf])], 0.1)
+
+
+def test_5_6_opponents_have_no_part():  # SPEC 5.6
+    def seated(debate, *opponents):
+        turns = [replace(turn, by="base" if turn.agent in opponents else "") for turn in debate.turns]
+        return replace(debate, turns=tuple(turns))
+
+    against = seated(TWO, 1)
+    assert load(dump(against)) == against
+    assert against.opponents == {1}
+    assert score(against, WIN_RATE).streams[0].values == (0, None, 0.5)  # votes by it, and for it, count
+    assert advantages([score(against, WIN_RATE)])[0][0] == (-0.25, None, 0.25)
+    for stream, own in zip(score(against).streams, score(TWO).streams, strict=True):
+        assert stream.values == tuple(None if i % 3 == 1 else value for i, value in enumerate(own.values))
+    both = [score(seated(ONE, 1), WIN_RATE), score(against, WIN_RATE)]
+    assert advantages(both, center="batch")[1][0] == pytest.approx((-0.125, None, 0.375))
+    alone = score(seated(TWO, 0, 1), WIN_RATE)
+    assert not has_signal(alone.streams, advantages([alone])[0])
 
 
 def datum(logprobs_T, advantages_T, mask_T):

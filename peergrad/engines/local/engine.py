@@ -132,12 +132,12 @@ class Local:
         """Run work in a thread, after all earlier calls, whether or not they were awaited."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, work, *args)
 
-    def _snapshot(self, lora: Lora) -> LocalSampler:
+    def _snapshot(self, lora: Lora | None) -> LocalSampler:
         with self._training:
             # Each sampler has its own id, so samplers never share cached prefixes: replies depend, to the last bit, on the
             # sampler's weights and asks, never on what others were asked before.
             weights = next(self._weight_ids)
-            sampler = LocalSampler(self, lora.snapshot(), weights)
+            sampler = LocalSampler(self, lora and lora.snapshot(), weights)
         weakref.finalize(sampler, self.scheduler.unused_weights.append, weights)
         return sampler
 
@@ -147,9 +147,7 @@ class Local:
 
     async def sampler_with(self, checkpoint: Path | None) -> LocalSampler:
         """A sampler with the adapter of a checkpoint or of any PEFT folder, or with none. Training is not affected."""
-        if checkpoint is None:
-            return self.base_sampler()
-        return await asyncio.to_thread(lambda: self._snapshot(Lora.from_folder(self.decoder, checkpoint)))
+        return await asyncio.to_thread(lambda: self._snapshot(checkpoint and Lora.from_folder(self.decoder, checkpoint)))
 
     async def step(self, data: Sequence[Datum], loss: LossName, lr: float) -> StepStats:
         return await self._run_in_order(self._step, data, loss, lr)

@@ -64,6 +64,7 @@ class Tinker:
         self._service = tinker.ServiceClient(base_url=url, api_key=secret)
         self._client: tinker.TrainingClient | None = None
         self._saved: set[str] = set()
+        self._samplers: dict[str, TinkerSampler] = {}
 
     async def sampler(self) -> TinkerSampler:
         return await self._snapshot(await self._training())
@@ -74,7 +75,11 @@ class Tinker:
             # In a thread, for it may begin the session, and the client does that where it is called.
             create = partial(self._service.create_sampling_client, base_model=self._model)
             return self._sampler_of(await self._connection.in_thread("a sampler of the base model", create))
-        return await self._snapshot(await self._restored(checkpoint, self._service.create_training_client_from_state))
+        state = _state(checkpoint)
+        if state not in self._samplers:  # each makes a policy, which a service keeps until the session ends
+            client = await self._restored(checkpoint, self._service.create_training_client_from_state)
+            self._samplers[state] = await self._snapshot(client)
+        return self._samplers[state]
 
     async def _snapshot(self, client: tinker.TrainingClient) -> TinkerSampler:
         # The client's own coroutine for this blocks whatever else the event loop has to do.

@@ -1,0 +1,76 @@
+"""Frozen opponents in some seats of a training run (SPEC 7.7): who they are, and who answers for them in each step."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from peergrad.config import EngineConfig, TrainConfig
+from peergrad.debate.errors import UserError
+from peergrad.debate.sampler import Opponent, Sampler, Seats
+from peergrad.engines.base import Model
+from peergrad.engines.registry import engine_of
+from peergrad.learn.trainer import Trainer
+from peergrad.runs.folder import Progress, Run
+from peergrad.runs.models import ModelPool, ModelRef, model_ref, models_by_seat, weights_sha256
+
+_STEPS_AGO = re.compile(r"-(\d{1,6})")
+
+
+@dataclass(frozen=True)
+class OpponentsPlan:
+    """Who holds the seats that are not the policy's, by the names a person gave, and the models that these name."""
+
+    seats: dict[int, str]
+    models: dict[str, ModelRef]
+
+    @property
+    def steps_ago(self) -> int:
+        """How many steps back the policy's checkpoints are needed."""
+        return max((int(ago[1]) for name in self.seats.values() if (ago := _STEPS_AGO.fullmatch(name))), default=0)
+
+    def facts(self, engine: EngineConfig) -> dict[str, Any]:
+        """What decides who they are besides their names: adapters may have learned since."""
+        hashes = [weights_sha256(ref, engine_of(engine)) for ref in self.models.values() if ref.url is None]
+        return {"opponent_sha256": hashes} if hashes else {}
+
+
+def plan_opponents(config: TrainConfig) -> OpponentsPlan:
+    """Check who is named. Nothing is loaded."""
+    least = max(1, config.learn.max_staleness)
+    seats = models_by_seat(config.learn.opponents, config.debate.agents, "opponents")
+    if len(seats) == config.debate.agents:
+        raise UserError("opponents: hold every seat, so that nobody learns; leave one to the policy")
+    for name in seats.values():
+        if (ago := _STEPS_AGO.fullmatch(name)) and int(ago[1]) < least:
+            raise UserError(f"opponents: {name} is a policy that may not be there yet; give -{least}, or more steps")
+    models = {name: model_ref(name) for name in seats.values() if name != "base" and not _STEPS_AGO.fullmatch(name)}
+    return OpponentsPlan(seats, models)
+
+
+class Opponents:
+    """The opponents of a run under way. ``base`` is the name of its base model."""
+
+    def __init__(self, plan: OpponentsPlan, base: str, run: Run, trainer: Trainer, pool: ModelPool) -> None:
+        self._plan, self._base, self._run, self._trainer, self._pool = plan, base, run, trainer, pool
+
+    async def seated(self, step: int, policy: Sampler) -> Sampler:
+        """Who answers in a step, counted from 0: the policy, and its opponents in their seats."""
+        # Made anew for every step, so that what is said does not depend on what was asked before a run was resumed.
+        seats = self._plan.seats
+        samplers = {name: await self._opponent(name, step) for name in dict.fromkeys(seats.values())}
+        return Seats({seat: samplers[name] for seat, name in seats.items()}, others=policy) if seats else policy
+
+    async def _opponent(self, name: str, step: int) -> Opponent:
+        ref = self._plan.models.get(name, ModelRef(self._base))
+        if ago := _STEPS_AGO.fullmatch(name):
+            steps = max(0, step - int(ago[1]))
+            # Of step 0, that at the end of a warm start.
+            at = max((at for at in self._run.checkpoints() if at.step == steps), default=Progress(steps))
+            name, ref = at.name, ModelRef(self._base, self._run.folder(at))
+        if ref.base == self._base and ref.url is None and isinstance(self._trainer, Model):
+            sampler = await self._trainer.sampler_with(ref.adapter)  # with the weights that are there
+        else:
+            sampler, _ = await self._pool.unbatched(ref)
+        return Opponent(sampler, ref.base if ref.url else name)
