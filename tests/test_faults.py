@@ -156,7 +156,7 @@ def test_leaving_the_batcher_ends_what_is_under_way():
         async with Batcher(Slow(talk)) as batcher:
             task = asyncio.create_task(play_all(Parallel(), questions(2), batcher))
             await asyncio.sleep(0.05)
-        played = await asyncio.wait_for(task, 5)
+        played = await asyncio.wait_for(task, 60)
         return played, asyncio.all_tasks() - {asyncio.current_task()}
 
     played, orphans = asyncio.run(run())
@@ -171,7 +171,7 @@ def test_leaving_the_batcher_early_answers_everybody(passes):
             task = asyncio.create_task(play_all(Parallel(), questions(5), batcher))
             for _ in range(passes):
                 await asyncio.sleep(0)
-        played = await asyncio.wait_for(task, 5)
+        played = await asyncio.wait_for(task, 60)
         calls = batcher.calls
         assert isinstance((await batcher.sample([None]))[0], EngineError)
         assert batcher.calls == calls
