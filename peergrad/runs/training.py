@@ -10,7 +10,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -56,11 +56,8 @@ class Plan:
     lessons: Sequence[Lesson]
     """Of the warm start; none yet if the model learns from its own debates."""
     opponents: OpponentsPlan
-
-    @property
-    def notes(self) -> list[str]:
-        """What a person should be told about the questions."""
-        return [note for note in map(left_out, (self.task, self.held_out)) if note]
+    notes: tuple[str, ...]
+    """What a person should be told about the questions."""
 
     @property
     def learns_from_own(self) -> bool:
@@ -118,11 +115,17 @@ def plan_run(config: TrainConfig, warn: Warn = lambda _: None) -> Plan:
         own_protocol(config.debate.protocol)
     engine = engine_of(config.engine)
     apart, size = config.held_out, config.learn.batch
-    task, held_out = open_task(config.task, config.keep.seed, held_out=apart.eval_questions, eval_name=apart.eval_task)
+    asked, seed = apart.eval_questions, config.keep.seed
+    task, held_out = open_task(config.task, seed, held_out=asked, eval_name=apart.eval_task, at_least=size)
     if size > len(task):
         raise UserError(f"batch: {size} is more than the {len(task)} questions there are; give at most that")
-    if apart.eval_debates > apart.eval_questions:
+    if apart.eval_debates > asked:
         raise UserError(f"eval_debates: {apart.eval_debates} is more than eval_questions; give at most that")
+    notes = [left_out(task), left_out(held_out)]
+    if (count := len(held_out)) < asked:
+        notes.append(f"eval_questions: {count} of {held_out.name} are held out, not {asked}: it has no more to spare")
+        apart = replace(apart, eval_questions=count, eval_debates=min(count, apart.eval_debates))
+        config = replace(config, held_out=apart)
     if (setting := config.learn.scores_tokens) and not engine.scores_tokens:
         raise UserError(f"{setting}: {engine.name} can't say how likely tokens are, which that needs; give 0 or constant")
     if config.learn.steps:
@@ -131,7 +134,7 @@ def plan_run(config: TrainConfig, warn: Warn = lambda _: None) -> Plan:
         engine.check(config.engine, config.update)
     protocol = config.debate.build(engine.temperature)
     lessons = lessons_given(config, task, protocol, warn)
-    return Plan(config, protocol, task, held_out, lessons, plan_opponents(config))
+    return Plan(config, protocol, task, held_out, lessons, plan_opponents(config), tuple(filter(None, notes)))
 
 
 def _check_reward(config: TrainConfig, task: Task) -> None:
@@ -214,6 +217,7 @@ async def train_run(
     """
     watch = watch or Watcher()
     plan = plan_run(config, watch.warn)
+    config = plan.config
     for note in plan.notes:
         watch.warn(note)
     run = Run(config.keep.folder, watch.warn)

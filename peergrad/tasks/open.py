@@ -44,10 +44,13 @@ class TaskConfig:
     """Arithmetic: from 1, single digits, to 5, two operations."""
 
 
-def open_task(config: TaskConfig, seed: int = 0, *, held_out: int = 0, eval_name: str = "") -> tuple[Task, Task]:
-    """The questions to train on, and ``held_out`` others to evaluate on.
+def open_task(
+    config: TaskConfig, seed: int = 0, *, held_out: int = 0, eval_name: str = "", at_least: int = 1
+) -> tuple[Task, Task]:
+    """The questions to train on, and ``held_out`` others to evaluate on, or as many as there are.
 
-    The others are the first of ``eval_name``; without it, those of a split of their own, or the last of the task's.
+    The others are the first of ``eval_name``; without it, those of a split of their own, or the last of the task's, of
+    which ``at_least`` so many are left to train on.
     Names must be a person's, not a folder's: a task of somebody's own is code.
 
     Example: ``open_task(TaskConfig(task="gsm8k:train.jsonl"), held_out=64, eval_name="gsm8k:test.jsonl")``
@@ -60,13 +63,11 @@ def open_task(config: TaskConfig, seed: int = 0, *, held_out: int = 0, eval_name
     task = _questions(config, "train", seed)
     if eval_name:
         others = _questions(replace(config, task=eval_name), "test", at_least=held_out)
-        if held_out > len(others):
-            at_most = f"the {len(others)} questions of {eval_name}"
-            raise UserError(f"eval_questions: {held_out} is more than {at_most}; give at most that")
         return task, replace(others, questions=others.questions[:held_out])
-    if held_out >= len(task):
-        raise UserError(f"eval_questions: {held_out} of the {len(task)} questions of {name} leave none to train on")
-    cut = len(task) - held_out
+    cut = max(len(task) - held_out, min(at_least, len(task)))
+    if held_out and cut == len(task):
+        beside = f"the {len(task)} questions of {name} leave none to evaluate on beside the {at_least} to train on"
+        raise UserError(f"eval_questions: {beside}; give 0, an eval_task, or a smaller batch")
     return replace(task, questions=task.questions[:cut]), replace(task, questions=task.questions[cut:], skipped=())
 
 
