@@ -113,7 +113,7 @@ def test_10_questions_held_out_of_a_small_task(tmp_path):  # SPEC 10
         assert f"times {left} questions" in done.stdout
     config = changed(preset("math"), {"task": f"aime:{tmp_path / 'aime.jsonl'}", "eval_debates": 20}, "test")
     plan = plan_run(config)
-    assert (len(plan.task), len(plan.held_out), plan.config.held_out.eval_debates) == (16, 14, 14)
+    assert (len(plan.task), len(plan.held_out)) == (16, 14)
     with pytest.raises(UserError, match="leave none to evaluate on beside the 30 to train on"):
         plan_run(changed(config, {"batch": 30}, "test"))
 
@@ -229,6 +229,13 @@ def test_agents_and_reward_follow_the_protocol(tmp_path, monkeypatch, args, want
     assert (flat(config)["agents"], flat(config)["reward"]) == wanted
     (tmp_path / "config.toml").write_text(to_toml(config))
     assert from_folder(TrainConfig(), tmp_path) == config, "a run's folder means the same"
+
+
+def test_a_folder_from_before_has_its_learning_rate(tmp_path):
+    text = to_toml(changed(preset("demo"), {"lr_schedule": "cosine"}, "test"))
+    before = [line for line in text.splitlines() if not line.startswith(("lr_", "kl ", "opponents "))]
+    (tmp_path / "config.toml").write_text("\n".join(before).replace("[learn]", '[learn]\nschedule = "cosine"'))
+    assert from_folder(TrainConfig(), tmp_path).learn == changed(preset("demo"), {"lr_schedule": "cosine"}, "test").learn
 
 
 def test_a_protocol_of_another_command_or_in_python(tmp_path):
