@@ -91,8 +91,10 @@ class Run(WorkFolder):
 
     def save_debates(self, name: str, played: Played) -> None:
         """Save the debates of a step (``step_000001``) or of an evaluation."""
+        dropped = self.path / "debates" / f"{name}.dropped.json"
+        dropped.unlink(missing_ok=True)  # of debates that were not saved to the end
         if played.dropped:
-            files.write(self.path / "debates" / f"{name}.dropped.json", json_bytes(played.dropped))
+            files.write(dropped, json_bytes(played.dropped))
         lines = [dump(debate).encode() + b"\n" for debate in played.debates]
         files.write(self.path / "debates" / f"{name}.jsonl", b"".join(lines))
 

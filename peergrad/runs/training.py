@@ -19,6 +19,7 @@ from peergrad.config import ApiConfig, TrainConfig, changed, flat
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
 from peergrad.debate.play import Played, play_all
+from peergrad.debate.prompts import TEXTS
 from peergrad.debate.protocol import BaseProtocol, call_protocol, own_protocol
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Batcher, Sampler
@@ -108,7 +109,8 @@ class Plan:
         """What the run is made with, for whoever wants to make it again."""
         asks = self.wave(Question("prompts", "?", style=self.task[0].style), "prompts")
         prompts = "\n".join(message.text for ask in asks for message in ask.messages)
-        prompts += "".join(f"\n{name}\n{text}" for name, text in self.protocol.prompts)  # also those of later rounds
+        texts = TEXTS | dict(self.protocol.prompts)  # also those of later rounds
+        prompts += "".join(f"\n{name}\n{text}" for name, text in texts.items())
         facts: dict[str, Any] = {
             "format": 1,
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -158,10 +160,11 @@ def _check_reward(config: TrainConfig, task: Task) -> None:
     if rules.votes == "majority" and all(task[index].style.find is None for index in range(len(task))):
         raise UserError(f"votes: answers to {task.name} have no final value that could be in the majority; take peer")
     other_than_votes = rules.needs_truth or rules.votes == "majority" or is_import_path(rules.reward)
-    if config.debate.protocol == "direct" and not other_than_votes:
+    nobody_votes = config.debate.protocol == "direct" or (config.debate.protocol == "ballot" and config.debate.agents < 3)
+    if nobody_votes and not other_than_votes:
         raise UserError(
-            "protocol: in direct nobody votes, so there is nothing to learn from; give --truth-weight 1 or "
-            "--votes majority, or take --protocol ballot"
+            f"protocol: in {config.debate.protocol} of {config.debate.agents} nobody votes, so there is nothing to learn "
+            "from; give --truth-weight 1 or --votes majority, or take --protocol ballot with 3 agents or more"
         )
 
 
