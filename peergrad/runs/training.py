@@ -26,7 +26,7 @@ from peergrad.debate.sampler import Batcher, Sampler
 from peergrad.debate.types import Ask, Debate, Question
 from peergrad.engines.base import Setup
 from peergrad.engines.registry import engine_of, open_trainer, own_code
-from peergrad.learn.curriculum import Asked, History, check_curriculum, choose, curriculum_metrics, first, stage_of
+from peergrad.learn.curriculum import History, Outcomes, check_curriculum, choose, curriculum_metrics, first, stage_of
 from peergrad.learn.losses import LossName
 from peergrad.learn.train import Step, Stopped, due, self_play, train, went_too_far
 from peergrad.learn.trainer import RETRIED, StepStats, Trainer, joined
@@ -299,7 +299,7 @@ class _Training:
         self.plan, self.config, self.opponents, self.lessons = plan, plan.config, opponents, lessons
         self.run, self.trainer, self.watch, self.loggers, self.stop = run, trainer, watch, loggers, stop
         self.updates = Updates()  # so far, those before the run was resumed included
-        self.asked: list[Asked] = []
+        self.history: list[Outcomes] = []
 
     async def train(self, newest: tuple[Progress, Path] | None) -> None:
         """Train from the newest checkpoint, if there is one."""
@@ -368,7 +368,7 @@ class _Training:
     async def _self_play(self, at: Progress) -> None:
         """The loop itself, and around it what is saved of every step."""
         learn = self.config.learn
-        self.asked = self.run.asked(at.step) if self.plan.has_curriculum else []
+        self.history = self.run.outcomes(at.step) if self.plan.has_curriculum else []
         history = [line for line in self.run.metrics() if line["phase"] == "train"]
         truth = truth_of(self.plan.task.grade)
         halved = sum(went_too_far(learn, line) for line in history)
@@ -381,7 +381,7 @@ class _Training:
                 # Comparing answers may take long, and signals must be heard.
                 metrics, sounding = await asyncio.to_thread(self._measure, at, step, history)
                 if self.plan.has_curriculum:
-                    self.run.log_asked(at, self.asked[-1])
+                    self.run.log_outcomes(at, self.history[-1])
                 self._log(at, "train", metrics)
                 for alarm in sounding:
                     self.watch.alarm(alarm)
@@ -396,7 +396,7 @@ class _Training:
         rules, tasks, ahead = self.config.curriculum, self.plan.tasks, self.config.learn.max_staleness
         task = self.plan.task
         if rules.curriculum == "in order":
-            task = tasks[stage_of(rules, len(tasks), step.index, self.asked, ahead)[0]]
+            task = tasks[stage_of(rules, len(tasks), step.index, self.history, ahead)[0]]
         batch = DebateBatch.of(step.scored, task, f"train_{task.name}", step)
         metrics: dict[str, Any] = dict(measure(batch, own_metrics))
         if self.plan.has_curriculum:
@@ -405,8 +405,8 @@ class _Training:
                 scored.debate.question.id: share_of(scored, known)
                 for scored, known in zip(batch.scored, grades, strict=True)
             }
-            self.asked.append({q.id: shares.get(q.id) for q in self.plan.batch(step.index, self.asked)})
-            metrics |= curriculum_metrics(rules, [task.name for task in tasks], step.index, self.asked, ahead)
+            self.history.append({q.id: shares.get(q.id) for q in self.plan.batch(step.index, self.history)})
+            metrics |= curriculum_metrics(rules, [task.name for task in tasks], step.index, self.history, ahead)
         history.append(metrics_line(at, "train", metrics))
         sounding = alarms(history, step, own_alarms)
         metrics["alarms"] = history[-1]["alarms"] = [alarm.name for alarm in sounding]
@@ -416,7 +416,7 @@ class _Training:
         """Self-play whose debates are saved before they are learned from, and used again if the step is repeated."""
         batching = engine_of(self.config.engine).batching(self.config.engine)
         play = self_play(
-            self.plan.protocol, lambda step: self.plan.batch(step, self.asked), done=self.watch.debate, **batching
+            self.plan.protocol, lambda step: self.plan.batch(step, self.history), done=self.watch.debate, **batching
         )
 
         async def rollout(index: int, sampler: Sampler) -> Played:
