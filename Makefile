@@ -41,6 +41,7 @@ experiment: .venv/ready
 	$(BIN)/python experiments/votes_teach/table.py runs/votes_teach --figure runs/votes_teach/figure.svg
 
 bench: .venv/ready
+	$(BIN)/python benchmarks/start_up.py
 	$(BIN)/python benchmarks/read_hostile.py
 	$(BIN)/python benchmarks/play_and_credit.py
 	$(BIN)/python benchmarks/growing_dialogue.py

@@ -16,12 +16,13 @@ from typing import Annotated, Any, Literal, TypeVar
 from peergrad.debate.bounds import RESUMABLE, Above, Range
 from peergrad.debate.config import DebateConfig, defaults_of, has_own_settings, section_of
 from peergrad.debate.errors import UserError
-from peergrad.debate.head_to_head import VoteForm
 from peergrad.debate.fields import nearest
+from peergrad.debate.head_to_head import VoteForm
 from peergrad.debate.imports import own_functions
 from peergrad.debate.protocol import BaseProtocol, imported_protocol
 from peergrad.debate.protocols import BUILT_IN
 from peergrad.engines.base import ApiConfig, EngineConfig, UpdateConfig
+from peergrad.learn.curriculum import CurriculumRules
 from peergrad.learn.train import LearnRules
 from peergrad.learn.warm import Keep, updates_per_epoch
 from peergrad.measure.alarms import AlarmRule
@@ -113,6 +114,7 @@ class TrainConfig:
 
     debate: DebateConfig = field(default_factory=DebateConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
+    curriculum: CurriculumRules = field(default_factory=CurriculumRules)
     held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
     learn: LearnRules = field(default_factory=lambda: LearnRules(steps=100))
     warm: WarmConfig = field(default_factory=WarmConfig)

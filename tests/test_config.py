@@ -147,6 +147,13 @@ def test_agents_and_reward_follow_the_protocol(tmp_path, monkeypatch, args, want
     assert from_folder(TrainConfig(), tmp_path) == config, "a run's folder means the same"
 
 
+def test_a_folder_from_before_has_its_learning_rate(tmp_path):
+    text = to_toml(changed(preset("demo"), {"lr_schedule": "cosine"}, "test"))
+    before = [line for line in text.splitlines() if not line.startswith(("lr_", "kl ", "opponents "))]
+    (tmp_path / "config.toml").write_text("\n".join(before).replace("[learn]", '[learn]\nschedule = "cosine"'))
+    assert from_folder(TrainConfig(), tmp_path).learn == changed(preset("demo"), {"lr_schedule": "cosine"}, "test").learn
+
+
 def test_a_protocol_of_another_command_or_in_python(tmp_path):
     assert flat(eval_settings(["--protocol", "ballot"]))["agents"] == 8
     assert with_protocol(preset("math-hard"), Ballot(agents=5)).debate.agents == 5

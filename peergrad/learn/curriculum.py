@@ -118,6 +118,26 @@ def mixed(share: float | None) -> float:
     return 0.0 if share is None else 4 * share * (1 - share)
 
 
+def curriculum_metrics(
+    rules: CurriculumRules, tasks: Sequence[str], step: int, history: History, ahead: int = 0
+) -> dict[str, float]:
+    """What is logged of a step, the last of the history. ``tasks`` are names, with which ids begin if there are several."""
+    asked, before = history[step], {id for earlier in history[:step] for id in earlier}
+    metrics: dict[str, float | None] = {}
+    for name in tasks if len(tasks) > 1 else ():
+        own = {id: share for id, share in asked.items() if id.startswith(f"{name}/")}
+        metrics |= {f"curriculum/{name}/questions": len(own), f"curriculum/{name}/share": reached([own])}
+    if rules.curriculum == "in order":
+        stage, began = stage_of(rules, len(tasks), step, history, ahead)
+        metrics |= {"curriculum/stage": stage + 1}
+        metrics |= {"curriculum/reached": reached(history[began : step + 1][-rules.target_steps :])}
+    if rules.curriculum == "adaptive":
+        metrics |= {"curriculum/again": sum(id in before for id in asked) / max(1, len(asked))}
+        metrics |= {"curriculum/mixed": sum(mixed(share) > 0 for share in asked.values()) / max(1, len(asked))}
+        metrics |= {"curriculum/seen": len(before | asked.keys())}
+    return {name: float(value) for name, value in metrics.items() if value is not None}
+
+
 def _ends(rules: CurriculumRules, stage: int) -> tuple[int, float]:
     """After how many steps and at which target a stage ends; 0: not so."""
     return (rules.stage_steps[stage] if rules.stage_steps else 0, rules.stage_targets[stage] if rules.stage_targets else 0.0)

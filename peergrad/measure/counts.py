@@ -125,6 +125,13 @@ def form_counts(scored: Scored) -> Counts:
     return {name: (float(part), float(whole)) for name, (part, whole) in counts.items()}
 
 
+def share_of(scored: Scored, grades: Sequence[Grade] | None) -> float | None:
+    """The share of a debate's final answers that are right; where nobody knows, of its pairs of votes that agree."""
+    if grades is not None:
+        return share_right(final_grades(scored.debate, grades))
+    return shares({"votes": _agreement(scored.tally.votes)}).get("votes")
+
+
 _BY_COINS = 1 / 8  # of the rounds: four voters with one vote each
 
 

@@ -17,6 +17,7 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.play import Played
 from peergrad.debate.transcript import dump, read_file
 from peergrad.debate.types import Debate
+from peergrad.learn.curriculum import Asked
 from peergrad.runs import files
 from peergrad.runs.files import Warn, WorkFolder, json_bytes, read_records
 
@@ -77,6 +78,16 @@ class Run(WorkFolder):
         """The lines of ``metrics.jsonl``; a torn one is left out."""
         lines = read_records(self.path / "metrics.jsonl")
         return [line for line in lines if all(isinstance(line.get(name), int) for name in ("step", "warm"))]
+
+    def log_asked(self, at: Progress, asked: Asked) -> None:
+        """Add the questions of a step, and what came of each, to ``asked.jsonl``."""
+        files.append(self.path / "asked.jsonl", json_bytes({"step": at.step, "asked": dict(asked)}) + b"\n")
+
+    def asked(self, steps: int) -> list[Asked]:
+        """The questions of each of so many steps; of one that can't be read, none."""
+        lines = {line.get("step"): line.get("asked") for line in read_records(self.path / "asked.jsonl")}
+        of_step = [asked if isinstance(asked := lines.get(step), dict) else {} for step in range(1, steps + 1)]
+        return [{id: share if isinstance(share, float) else None for id, share in asked.items()} for asked in of_step]
 
     def save_debates(self, name: str, played: Played) -> None:
         """Save the debates of a step (``step_000001``) or of an evaluation."""
@@ -162,6 +173,9 @@ class Run(WorkFolder):
         """
         lines = [line for line in self.metrics() if Progress(line["step"], line["warm"]) <= at]
         files.write(self.path / "metrics.jsonl", b"".join(json_bytes(line) + b"\n" for line in lines))
+        if (asked := self.path / "asked.jsonl").exists():
+            steps = [line for line in read_records(asked) if isinstance(line.get("step"), int) and line["step"] <= at.step]
+            files.write(asked, b"".join(json_bytes(line) + b"\n" for line in steps))
         for file in (self.path / "debates").glob("step_*"):
             debated = Progress.of(file.name.removesuffix(".jsonl").removesuffix(".dropped.json"))
             if debated and debated.step > at.step + 1 + ahead:

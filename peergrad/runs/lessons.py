@@ -35,9 +35,9 @@ def lessons_given(config: TrainConfig, task: Task, protocol: BaseProtocol, warn:
     warm, questions = config.warm, [task[index] for index in range(len(task))]
     if not warm.wanted or warm.warm_from == OWN:
         return []
-    if warm.warm_from is None and questions[0].dataset in BUILT_IN:
+    if warm.warm_from is None and (sums := [question for question in questions if question.dataset in BUILT_IN]):
         say = teacher(config.keep.seed)
-        return [Lesson(Debate(f"lesson/{q.id}", q, protocol), protocol=protocol, teacher=say) for q in questions]
+        return [Lesson(Debate(f"lesson/{q.id}", q, protocol), protocol=protocol, teacher=say) for q in sums]
     if warm.warm_from is None:
         debates, origin = [_answered(q) for q in questions if q.solution], "the task"
     else:

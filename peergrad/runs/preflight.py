@@ -70,7 +70,7 @@ async def check(
     plan, learn = plan_run(config), config.learn
     for note in plan.notes:
         watch.warn(note)
-    asked = [plan.task[index] for index in plan.order(0)[:questions]]  # what the run would ask first
+    asked = plan.first(questions)
     api, truth = api or ApiConfig(), truth_of(plan.task.grade)
     engine, policy = engine_of(config.engine), policy_of(config.engine)
     trainer = None

@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import hashlib
 import platform
-import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,13 @@ from peergrad.debate.sampler import Batcher, Sampler
 from peergrad.debate.types import Ask, Debate, Question
 from peergrad.engines.base import Setup
 from peergrad.engines.registry import engine_of, open_trainer, own_code
+from peergrad.learn.curriculum import Asked, History, check_curriculum, choose, curriculum_metrics, first, stage_of
 from peergrad.learn.losses import LossName
 from peergrad.learn.train import Step, Stopped, due, self_play, train, went_too_far
 from peergrad.learn.trainer import RETRIED, StepStats, Trainer, joined
 from peergrad.learn.warm import Lesson, lesson_batch, lesson_data, updates_per_epoch
 from peergrad.measure.alarms import Alarm, alarms
-from peergrad.measure.counts import truth_of, turn_grades
+from peergrad.measure.counts import share_of, truth_of, turn_grades
 from peergrad.measure.history import Updates, retried
 from peergrad.measure.metrics import DebateBatch, Metrics, answer_metrics, measure
 from peergrad.reward.rewards import score
@@ -41,8 +42,8 @@ from peergrad.runs.models import ModelPool, ModelRef, base_of, check_base, polic
 from peergrad.runs.opponents import Opponents, OpponentsPlan, plan_opponents
 from peergrad.runs.skipped import save_skipped
 from peergrad.runs.watch import Watcher
-from peergrad.tasks.base import Task
-from peergrad.tasks.open import fingerprint, left_out, open_task
+from peergrad.tasks.base import Questions, Task
+from peergrad.tasks.open import fingerprint, joined_tasks, left_out, open_tasks
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,9 @@ class Plan:
 
     config: TrainConfig
     protocol: BaseProtocol
+    tasks: tuple[Questions, ...]
     task: Task
+    """All of them together."""
     held_out: Task
     lessons: Sequence[Lesson]
     """Of the warm start; none yet if the model learns from its own debates."""
@@ -63,6 +66,11 @@ class Plan:
         return [note for note in map(left_out, (self.task, self.held_out)) if note]
 
     @property
+    def has_curriculum(self) -> bool:
+        """Whether what is asked depends on more than the step."""
+        return len(self.tasks) > 1 or self.config.curriculum.curriculum == "adaptive"
+
+    @property
     def learns_from_own(self) -> bool:
         """Whether the warm start is on the model's own debates, which have to be sampled first."""
         return self.config.warm.wanted and self.config.warm.warm_from == OWN
@@ -72,17 +80,24 @@ class Plan:
         steps = self.config.learn.steps
         return Progress(steps) if steps else Progress(0, self.config.warm.updates(len(lessons)))
 
-    def batch(self, step: int) -> list[Question]:
-        """The questions of a step: every question once an epoch, in an order of its own."""
-        size = self.config.learn.batch
-        epoch, place = divmod(step, len(self.task) // size)
-        return [self.task[index] for index in self.order(epoch)[place * size : (place + 1) * size]]
+    def batch(self, step: int, history: History) -> list[Question]:
+        """The questions of a step, by what came of earlier ones."""
+        learn, seed, ids = self.config.learn, self.config.keep.seed, self._ids
+        picked = choose(self.config.curriculum, ids, learn.batch, seed, step, history, learn.max_staleness)
+        return [self._by_id[id] for id in picked]
 
-    def order(self, epoch: int) -> list[int]:
-        """The order of the questions in an epoch."""
-        order = list(range(len(self.task)))
-        random.Random(f"{self.config.keep.seed} {epoch}").shuffle(order)
-        return order
+    def first(self, count: int) -> list[Question]:
+        """The first questions that the run asks."""
+        picked = first(self.config.curriculum, self._ids, self.config.learn.batch, self.config.keep.seed, count)
+        return [self._by_id[id] for id in picked]
+
+    @cached_property
+    def _ids(self) -> list[list[str]]:
+        return [[question.id for question in task.questions] for task in self.tasks]
+
+    @cached_property
+    def _by_id(self) -> dict[str, Question]:
+        return {question.id: question for task in self.tasks for question in task.questions}
 
     def wave(self, question: Question, name: str) -> list[Ask]:
         """What a debate about a question begins with."""
@@ -117,10 +132,10 @@ def plan_run(config: TrainConfig, warn: Warn = lambda _: None) -> Plan:
     if is_import_path(config.debate.protocol):
         own_protocol(config.debate.protocol)
     engine = engine_of(config.engine)
-    apart, size = config.held_out, config.learn.batch
-    task, held_out = open_task(config.task, config.keep.seed, held_out=apart.eval_questions, eval_name=apart.eval_task)
-    if size > len(task):
-        raise UserError(f"batch: {size} is more than the {len(task)} questions there are; give at most that")
+    apart = config.held_out
+    tasks, held_out = open_tasks(config.task, config.keep.seed, held_out=apart.eval_questions, eval_name=apart.eval_task)
+    task, ids = joined_tasks(tasks), {task.name: [question.id for question in task.questions] for task in tasks}
+    check_curriculum(config.curriculum, ids, config.learn.batch)
     if apart.eval_debates > apart.eval_questions:
         raise UserError(f"eval_debates: {apart.eval_debates} is more than eval_questions; give at most that")
     if (setting := config.learn.scores_tokens) and not engine.scores_tokens:
@@ -131,7 +146,7 @@ def plan_run(config: TrainConfig, warn: Warn = lambda _: None) -> Plan:
         engine.check(config.engine, config.update)
     protocol = config.debate.build(engine.temperature)
     lessons = lessons_given(config, task, protocol, warn)
-    return Plan(config, protocol, task, held_out, lessons, plan_opponents(config))
+    return Plan(config, protocol, tasks, task, held_out, lessons, plan_opponents(config))
 
 
 def _check_reward(config: TrainConfig, task: Task) -> None:
@@ -280,6 +295,7 @@ class _Training:
         self.plan, self.config, self.opponents, self.lessons = plan, plan.config, opponents, lessons
         self.run, self.trainer, self.watch, self.loggers, self.stop = run, trainer, watch, loggers, stop
         self.updates = Updates()  # so far, those before the run was resumed included
+        self.asked: list[Asked] = []
 
     async def train(self, newest: tuple[Progress, Path] | None) -> None:
         """Train from the newest checkpoint, if there is one."""
@@ -334,7 +350,7 @@ class _Training:
 
     async def _learn_from_own(self, at: Progress) -> Sequence[Lesson]:
         """Sample debates to learn from, and choose. They are saved first, so that a resumed run learns from the same."""
-        questions = [self.plan.task[index] for index in self.plan.order(0)[: self.config.warm.warm_sample]]
+        questions = self.plan.first(self.config.warm.warm_sample)
         if not self.run.saved_debates(OWN_DEBATES):
             self.watch.begin("sampling", len(questions), at)
             batching = engine_of(self.config.engine).batching(self.config.engine)
@@ -348,6 +364,7 @@ class _Training:
     async def _self_play(self, at: Progress) -> None:
         """The loop itself, and around it what is saved of every step."""
         learn = self.config.learn
+        self.asked = self.run.asked(at.step) if self.plan.has_curriculum else []
         history = [line for line in self.run.metrics() if line["phase"] == "train"]
         truth = truth_of(self.plan.task.grade)
         halved = sum(went_too_far(learn, line) for line in history)
@@ -359,6 +376,8 @@ class _Training:
                     await self._count_updates(at, step.stats, learn.loss, step.lr)
                 # Comparing answers may take long, and signals must be heard.
                 metrics, sounding = await asyncio.to_thread(self._measure, at, step, history)
+                if self.plan.has_curriculum:
+                    self.run.log_asked(at, self.asked[-1])
                 self._log(at, "train", metrics)
                 for alarm in sounding:
                     self.watch.alarm(alarm)
@@ -370,8 +389,20 @@ class _Training:
     def _measure(self, at: Progress, step: Step, history: list[dict[str, Any]]) -> tuple[dict[str, Any], list[Alarm]]:
         """What a step was like, and what is wrong. The history gets its line as a resumed run would read it."""
         own_metrics, own_alarms = self.config.keep.own
-        batch = DebateBatch.of(step.scored, self.plan.task, f"train_{self.plan.task.name}", step)
+        rules, tasks, ahead = self.config.curriculum, self.plan.tasks, self.config.learn.max_staleness
+        task = self.plan.task
+        if rules.curriculum == "in order":
+            task = tasks[stage_of(rules, len(tasks), step.index, self.asked, ahead)[0]]
+        batch = DebateBatch.of(step.scored, task, f"train_{task.name}", step)
         metrics: dict[str, Any] = dict(measure(batch, own_metrics))
+        if self.plan.has_curriculum:
+            grades = batch.grades or [None] * len(batch.scored)
+            shares = {
+                scored.debate.question.id: share_of(scored, known)
+                for scored, known in zip(batch.scored, grades, strict=True)
+            }
+            self.asked.append({q.id: shares.get(q.id) for q in self.plan.batch(step.index, self.asked)})
+            metrics |= curriculum_metrics(rules, [task.name for task in tasks], step.index, self.asked, ahead)
         history.append(metrics_line(at, "train", metrics))
         sounding = alarms(history, step, own_alarms)
         metrics["alarms"] = history[-1]["alarms"] = [alarm.name for alarm in sounding]
@@ -380,7 +411,9 @@ class _Training:
     def _rollout(self) -> Callable[[int, Sampler], Any]:
         """Self-play whose debates are saved before they are learned from, and used again if the step is repeated."""
         batching = engine_of(self.config.engine).batching(self.config.engine)
-        play = self_play(self.plan.protocol, self.plan.batch, done=self.watch.debate, **batching)
+        play = self_play(
+            self.plan.protocol, lambda step: self.plan.batch(step, self.asked), done=self.watch.debate, **batching
+        )
 
         async def rollout(index: int, sampler: Sampler) -> Played:
             at = Progress(index + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,77 @@ class Dataset:
         if self.style == BOXED and answer is None:
             row.wrong(f"has no answer; every row of {self.name} needs one")
         return question, answer if self.style == BOXED else None
+
+
+SUBJECTS = (
+    "algebra",
+    "counting-probability",
+    "geometry",
+    "intermediate-algebra",
+    "number-theory",
+    "prealgebra",
+    "precalculus",
+)
+"""Those of math."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A dataset with the file it is in, if it is not the hub's, and which rows: those of any of the subjects, at any of the
+    levels. Example: ``math:train.jsonl:algebra:level1-3``.
+    """
+
+    dataset: str
+    path: str
+    parts: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(name: str) -> Selection | None:
+        """The dataset that a name begins with; ``None``: it is no dataset's."""
+        dataset, _, path = name.partition(":")
+        if dataset not in DATASETS:
+            return None
+        parts: list[str] = []
+        while dataset == "math" and (path.rpartition(":")[2] in SUBJECTS or _LEVELS.fullmatch(path.rpartition(":")[2])):
+            path, _, part = path.rpartition(":")
+            parts.insert(0, part)
+        return Selection(dataset, path, tuple(parts))
+
+    @property
+    def name(self) -> str:
+        return "-".join((self.dataset, *self.parts))
+
+    def rows(self, numbered: Iterable[Row]) -> Iterator[Row]:
+        """The rows that are chosen; rows that can't be read are among them."""
+        subjects = {part for part in self.parts if part in SUBJECTS}
+        ranges = [match.groups() for part in self.parts if (match := _LEVELS.fullmatch(part))]
+        levels = {level for low, high in ranges for level in range(int(low), int(high or low) + 1)}
+        for number, row in numbered:
+            try:
+                if isinstance(row, UserError) or (
+                    (not subjects or _subject(row) in subjects) and (not levels or _level(row) in levels)
+                ):
+                    yield number, row
+            except UserError as error:
+                yield number, error
+
+
+_LEVELS = re.compile(r"level([1-5])(?:-([1-5]))?")
+
+
+def _subject(row: Field) -> str:
+    field = next((row[name] for name in ("subject", "type") if name in row), None)
+    if field is None:
+        row.wrong(f"has no field 'subject' or 'type', so it can't be chosen by subject; {_fields(row)}")
+    return "-".join(word for word in re.findall(r"[a-z]+", field.text().lower()) if word != "and")
+
+
+def _level(row: Field) -> int:
+    """5 of ``5`` and of ``Level 5``; 0 where the level is not known."""
+    if "level" not in row:
+        row.wrong(f"has no field 'level', so it can't be chosen by level; {_fields(row)}")
+    digits = re.findall(r"\d", str(row["level"].value))
+    return int(digits[0]) if len(digits) == 1 else 0
 
 
 def hub_rows(dataset: Dataset, split: str) -> Iterator[Row]:

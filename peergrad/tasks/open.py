@@ -18,11 +18,12 @@ from peergrad.debate.style import STYLES, Style, own_styles
 from peergrad.debate.types import Question
 from peergrad.tasks.arithmetic import arithmetic, grade_sum
 from peergrad.tasks.base import BUILT_IN, Grade, Grader, Questions, Task
-from peergrad.tasks.datasets import DATASETS, hub_rows
+from peergrad.tasks.datasets import DATASETS, SUBJECTS, Selection, hub_rows
 from peergrad.tasks.files import KINDS, is_kind_of_file, questions_of, read_questions, rows, stem
 from peergrad.tasks.grading import grade
 
 _PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_ARITHMETIC = re.compile(r"arithmetic(?::level(\d{1,9}))?")
 _PARTS = ("name", "known", "__len__", "__getitem__", "grade")
 _FIT = "a task has a name, known, len(task), task[index] and grade(question, solution)"
 
@@ -33,7 +34,7 @@ class TaskConfig:
 
     task: str = "arithmetic"
     """Arithmetic, a known dataset (gsm8k, math, aime, svamp, longwriter, mt-bench) or its file (gsm8k:PATH), any file, or
-    module:name of your own."""
+    module:name of your own; math also by subject and level (math:algebra:level1-3). Several have commas between them."""
     question_field: str = "question"
     """The field or column of a file that holds the question."""
     answer_field: str = "answer"
@@ -44,6 +45,13 @@ class TaskConfig:
     """Arithmetic: from 1, single digits, to 5, two operations."""
 
 
+def task_names(name: str) -> tuple[str, ...]:
+    """The tasks that a name lists. With commas in it that are a file's own, it is one task."""
+    selection = Selection.of(name)
+    path = selection.path if selection else name
+    return (name,) if "," not in name or Path(path).exists() else tuple(part.strip() for part in name.split(","))
+
+
 def open_task(config: TaskConfig, seed: int = 0, *, held_out: int = 0, eval_name: str = "") -> tuple[Task, Task]:
     """The questions to train on, and ``held_out`` others to evaluate on.
 
@@ -52,32 +60,91 @@ def open_task(config: TaskConfig, seed: int = 0, *, held_out: int = 0, eval_name
 
     Example: ``open_task(TaskConfig(task="gsm8k:train.jsonl"), held_out=64, eval_name="gsm8k:test.jsonl")``
     """
-    name = config.task
+    tasks, others = open_tasks(config, seed, held_out=held_out, eval_name=eval_name)
+    return joined_tasks(tasks), others
+
+
+def open_tasks(
+    config: TaskConfig, seed: int = 0, *, held_out: int = 0, eval_name: str = ""
+) -> tuple[tuple[Questions, ...], Questions]:
+    """As ``open_task``, with the tasks that are listed one by one. Of each as many questions are held out as of another."""
     if eval_name and not held_out:
         raise UserError("eval_questions: 0 leaves nothing of eval_task to evaluate on; give at least 1")
-    if not eval_name and (name in BUILT_IN or (held_out and name in DATASETS and DATASETS[name].test)):
-        eval_name = name
-    task = _questions(config, "train", seed)
-    if eval_name:
-        others = _questions(replace(config, task=eval_name), "test", at_least=held_out)
-        if held_out > len(others):
-            at_most = f"the {len(others)} questions of {eval_name}"
-            raise UserError(f"eval_questions: {held_out} is more than {at_most}; give at most that")
-        return task, replace(others, questions=others.questions[:held_out])
+    names = task_names(config.task)
+    counts = [0 if eval_name else (held_out + at) // len(names) for at in reversed(range(len(names)))]
+    opened = [_open_one(replace(config, task=name), seed, count) for name, count in zip(names, counts, strict=True)]
+    tasks = _distinct([task for task, _ in opened])
+    others = (
+        _held_out(config, eval_name, held_out) if eval_name else joined_tasks(_distinct([others for _, others in opened]))
+    )
+    return tasks, others
+
+
+def _open_one(config: TaskConfig, seed: int, held_out: int) -> tuple[Questions, Questions]:
+    task, selection = _questions(config, "train", seed), Selection.of(config.task)
+    on_hub = selection is not None and not selection.path and DATASETS[selection.dataset].test
+    if _ARITHMETIC.fullmatch(config.task) or (held_out and on_hub):
+        return task, _held_out(config, config.task, held_out)
     if held_out >= len(task):
-        raise UserError(f"eval_questions: {held_out} of the {len(task)} questions of {name} leave none to train on")
+        raise UserError(f"eval_questions: {held_out} of the {len(task)} questions of {config.task} leave none to train on")
     cut = len(task) - held_out
     return replace(task, questions=task.questions[:cut]), replace(task, questions=task.questions[cut:], skipped=())
 
 
-def open_questions(config: TaskConfig) -> Task:
-    """All questions of a task, to evaluate on; of a dataset with splits, those of the test split."""
-    return _questions(config, "test")
+def _held_out(config: TaskConfig, name: str, count: int) -> Questions:
+    others = open_questions(replace(config, task=name), at_least=count)
+    if count > len(others):
+        raise UserError(f"eval_questions: {count} is more than the {len(others)} questions of {name}; give at most that")
+    return replace(others, questions=others.questions[:count])
+
+
+def open_questions(config: TaskConfig, *, at_least: int = 0) -> Questions:
+    """All questions of a task, or of several, to evaluate on; of a dataset with splits, those of the test split."""
+    names = task_names(config.task)
+    return joined_tasks(_distinct([_questions(replace(config, task=name), "test", at_least=at_least) for name in names]))
+
+
+def _distinct(tasks: Sequence[Questions]) -> tuple[Questions, ...]:
+    """The same tasks; of several each has a name of its own, and the ids of its questions begin with it."""
+    named: dict[str, Questions] = {}
+    for task in tasks:
+        number = sum(other.name == task.name for other in tasks[: len(named)])
+        name = f"{task.name}-{number + 1}" if number else task.name
+        named[name] = _renamed(task, name)
+    return tuple(named.values()) if len(tasks) > 1 else tuple(tasks)
+
+
+def _renamed(task: Questions, name: str) -> Questions:
+    def grade(question: Question, solution: str) -> Grade:
+        return task.grade(replace(question, id=question.id.partition("/")[2]), solution)
+
+    questions = tuple(replace(question, id=f"{name}/{question.id}") for question in task.questions)
+    return replace(task, name=name, questions=questions, grade=grade)
+
+
+def joined_tasks(tasks: Sequence[Questions]) -> Questions:
+    """Several tasks as one, a question of each in turn."""
+    if len(tasks) == 1:
+        return tasks[0]
+    by_dataset = {task[0].dataset: task for task in tasks if len(task)}
+    places = sorted((index, at) for at, task in enumerate(tasks) for index in range(len(task)))
+    return Questions(
+        "+".join(task.name for task in tasks),
+        tuple(tasks[at][index] for index, at in places),
+        lambda question, solution: by_dataset.get(question.dataset, tasks[0]).grade(question, solution),
+        tuple(why for task in tasks for why in task.skipped),
+    )
 
 
 def is_own_task(name: str) -> bool:
-    """Whether a name is an import path, and no file's. Example: ``my_task:Puzzles``."""
-    return bool(_PATH.fullmatch(name)) and not is_kind_of_file(Path(name)) and not Path(name).exists()
+    """Whether a name is an import path, and no file's, or lists one. Example: ``my_task:Puzzles``."""
+    return any(
+        _PATH.fullmatch(one)
+        and one.partition(":")[0] not in (*BUILT_IN, *DATASETS)
+        and not is_kind_of_file(Path(one))
+        and not Path(one).exists()
+        for one in task_names(name)
+    )
 
 
 def gradable(question: Question) -> bool:
@@ -110,18 +177,23 @@ def left_out(task: Task) -> str:
 def _questions(config: TaskConfig, part: str, seed: int = 0, *, at_least: int = 0) -> Questions:
     """All questions of a built-in task, a known dataset (its split for ``part``, or its file), an own task, or any file."""
     name = config.task
-    if name in BUILT_IN:
-        if part == "train":
-            return arithmetic(config.level, seed=seed)
-        return arithmetic(config.level, max(1000, at_least), split="eval")
-    if name in DATASETS:
-        dataset = DATASETS[name]
-        split = dataset.train if part == "train" or not dataset.test else dataset.test
-        return questions_of(hub_rows(dataset, split), dataset.read, name, f"{name}-{split}", name, config.skip_bad)
-    kind, colon, file = name.partition(":")
-    if colon and kind in DATASETS:
-        path = Path(file)
-        return questions_of(rows(path), DATASETS[kind].read, kind, stem(path), file, config.skip_bad)
+    if sums := _ARITHMETIC.fullmatch(name):
+        level = int(sums[1] or config.level)
+        count = 1000 if part == "train" else max(1000, at_least)
+        made = arithmetic(level, count, seed) if part == "train" else arithmetic(level, count, split="eval")
+        return replace(made, name=name.replace(":", "-"))
+    if chosen := Selection.of(name):
+        dataset = DATASETS[chosen.dataset]
+        if chosen.path:
+            last = chosen.path.rpartition(":")[2]
+            if chosen.dataset == "math" and not is_kind_of_file(Path(last)) and "/" not in last:
+                known = nearest(last, (*SUBJECTS, "level1-3"))
+                raise UserError(f"task: {last!r} in {name!r} is no subject, level or file; {known}")
+            origin, label, numbered = chosen.path, stem(Path(chosen.path)), rows(Path(chosen.path))
+        else:
+            split = dataset.train if part == "train" or not dataset.test else dataset.test
+            origin, label, numbered = name, f"{chosen.dataset}-{split}", hub_rows(dataset, split)
+        return questions_of(chosen.rows(numbered), dataset.read, chosen.name, label, origin, config.skip_bad)
     if is_own_task(name):
         return _own_task(name)
     _check_file(name)

@@ -52,25 +52,12 @@ def smollm2(tmp_path_factory):
     )
 
 
-@pytest.mark.alone
-def test_second_start_is_quick(smollm2):
+def test_a_second_start_converts_nothing(smollm2):
     said = []
+    files = {path: path.stat().st_mtime_ns for path in smollm2[0].iterdir()}
     assert resolve("smollm2", say=said.append) == smollm2[0]
     assert said == []
-    code = (
-        "import time; start = time.perf_counter()\n"
-        "from peergrad.engines.local.fetch.models import resolve\n"
-        "folder = resolve('smollm2')\n"
-        "import torch, transformers\n"
-        "torch.set_num_threads(1)\n"
-        "transformers.AutoTokenizer.from_pretrained(folder)\n"
-        "transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)\n"
-        "print(time.perf_counter() - start)\n"
-    )
-    seconds = []
-    while not seconds or (min(seconds) >= 5 and len(seconds) < 8):  # a busy machine may have another try
-        seconds.append(float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout))
-    assert min(seconds) < 5
+    assert {path: path.stat().st_mtime_ns for path in smollm2[0].iterdir()} == files
 
 
 def test_tokenizer_is_the_one_of_the_file(smollm2):

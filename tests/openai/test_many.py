@@ -99,7 +99,7 @@ def test_debates_against_a_server_that_fails(protocol, debates, stream):
     started = time.monotonic()
     with Server(faulty) as server:
         played, orphans = asyncio.run(run(server.url))
-    assert time.monotonic() - started < 25
+    assert time.monotonic() - started < 120
     assert not orphans
     assert server.most <= 64
     if debates == 200:

@@ -23,8 +23,8 @@ PARROT = ROOT / "tests" / "fixtures" / "parrot"
 PEERGRAD = [sys.executable, "-m", "peergrad"]
 QUESTIONS = "\n".join(json.dumps({"question": f"Write about {what}."}) for what in ("one", "two", "three"))
 
-# The model "good" finds its own answers better, more so where they come first; "bad" and, on question two, the judge go by the
-# order alone. On question three the judge finds both equal, and then says nothing.
+# The model "good" finds its own answers better, more so where they come first; "bad" and, on question two, the judge go by
+# the order alone. On question three the judge finds both equal, and then says nothing.
 WRITERS = r"""
 from peergrad.debate.sampler import Likely
 from peergrad.debate.types import Reply, Usage

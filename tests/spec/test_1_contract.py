@@ -115,9 +115,9 @@ def test_1_7_reading_is_linear_bounded_and_never_raises():  # SPEC 1.7
 
     def seconds(text):
         def once():
-            start = time.perf_counter()
+            start = time.process_time()
             read(text, SHORT)
-            return time.perf_counter() - start
+            return time.process_time() - start
 
         return min(once() for _ in range(5))
 

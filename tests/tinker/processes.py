@@ -55,7 +55,7 @@ class Processes:
         for pid in list(self._pids):
             self.kill(pid)
         self._farm.stdin.close()
-        self._farm.wait(10)
+        self._farm.wait(60)
 
     def _ask(self, what: dict) -> int | None:
         self._farm.stdin.write(json.dumps(what) + "\n")

@@ -45,10 +45,10 @@ def answering(proxy, path, answer, kind=None):
 
 
 @contextmanager
-def within(seconds):
+def no_hang():
     begun = time.monotonic()
     yield
-    assert time.monotonic() - begun < seconds
+    assert time.monotonic() - begun < 60
 
 
 def drips():
@@ -67,7 +67,7 @@ async def update(one):
 def test_no_session_can_be_begun(proxy):
     one = engine(proxy.url, 2.0)
     answering(proxy, "create_session", JSONResponse({}, 503))
-    with within(6), pytest.raises(EngineError, match="a sampler of the base model took longer than 2 s"):
+    with no_hang(), pytest.raises(EngineError, match="a sampler of the base model took longer than 2 s"):
         asyncio.run(one.sampler_with(None))
 
 
@@ -76,7 +76,7 @@ def test_answers_that_never_end(proxy, monkeypatch):
     for path in ("healthz", "get_server_capabilities"):
         answering(proxy, path, None)
         proxy.fault = lambda asked, _, forward, path=path: _drip(asked, forward, path)
-        with within(6), pytest.raises(UserError, match=r"can't be reached \(no answer within 0.5 s\)"):
+        with no_hang(), pytest.raises(UserError, match=r"can't be reached \(no answer within 0.5 s\)"):
             engine(proxy.url)
 
 
@@ -94,7 +94,7 @@ def test_a_silent_server_whose_pulse_drips(proxy):
         return drips() if asked == "healthz" else await forward()
 
     proxy.fault = fault
-    with within(8), pytest.raises(EngineError, match=r"took longer than 2 s|can't be reached any more"):
+    with no_hang(), pytest.raises(EngineError, match=r"took longer than 2 s|can't be reached any more"):
         asyncio.run(update(one))
 
 
@@ -126,7 +126,7 @@ def test_a_silent_server_whose_pulse_drips(proxy):
 def test_an_update_that_is_refused(proxy, path, kind, answer, error, sentence):
     one = engine(proxy.url)
     answering(proxy, path, answer, kind)
-    with within(8), pytest.raises(error) as caught:
+    with no_hang(), pytest.raises(error) as caught:
         asyncio.run(update(one))
     assert sentence in str(caught.value)
     assert "\x1b" not in str(caught.value)
@@ -149,7 +149,7 @@ def test_a_reply_that_is_refused(proxy, path, kind, answer, sentence):
         answering(proxy, path, answer, kind)
         return await sampler.sample([ASK])
 
-    with within(8):
+    with no_hang():
         (found,) = asyncio.run(go())
     assert isinstance(found, EngineError)
     assert sentence in str(found)

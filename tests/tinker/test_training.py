@@ -101,7 +101,7 @@ def test_the_service_keeps_what_the_run_keeps(whole, server):
     here = [kept(whole, server, at.step) for at in whole.checkpoints()]
     assert len(here) == 3  # the first, and the newest two
     model = json.loads((whole.folder(Progress(3)) / "tinker.json").read_text())["path"].split("/")[2]
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while len(there := list((server.out / model / "weights").iterdir())) > 3:
         assert time.monotonic() < end, there
         time.sleep(0.05)
@@ -112,7 +112,7 @@ def test_the_client_is_killed(whole, server, processes, tmp_path):
     pid, log = processes.begin(
         "train", "--out", str(tmp_path / "run"), "--base-url", server.url, *flags, TINKER_API_KEY="tml-x"
     )
-    made, end = Run(tmp_path / "run"), time.monotonic() + 30
+    made, end = Run(tmp_path / "run"), time.monotonic() + 120
     while Progress(1) not in made.checkpoints():
         assert time.monotonic() < end, log.read_text()
         time.sleep(0.01)
@@ -150,7 +150,7 @@ def test_the_server_is_killed(whole, server, proxy, tmp_path, path, number, done
     begun = time.monotonic()
     with pytest.raises(EngineError, match="the same command resumes the run"):
         run(tmp_path / "run", proxy.url, deadline_s=6.0)
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 60
     server.start()
     same_as(whole, run(tmp_path / "run", server.url), server)
 
@@ -185,7 +185,7 @@ def test_a_sampler_that_is_refused(whole, server, proxy, tmp_path):
     begun = time.monotonic()
     with pytest.raises(EngineError, match=r"refuses a sampler \(422: no room\)"):
         run(tmp_path / "run", proxy.url)
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 60
     same_as(whole, run(tmp_path / "run", server.url), server)
 
 
@@ -226,5 +226,5 @@ def test_a_result_that_never_comes(whole, server, proxy, tmp_path):
     begun = time.monotonic()
     with pytest.raises(EngineError, match=re.escape("the update took longer than 2 s")):
         run(tmp_path / "run", proxy.url, deadline_s=2.0)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 60
     same_as(whole, run(tmp_path / "run", server.url), server)
