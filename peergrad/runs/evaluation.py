@@ -114,8 +114,13 @@ def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = 
     notes += [note] if (note := left_out(task)) else []
     protocol = playable(config.debate.build(engine_of(config.engine).temperature))
     if mode == "head-to-head":
-        forms = {"vote_form": config.measure.vote_form, "judge_form": config.measure.judge_form}
-        protocol = HeadToHead(agents=3 if judge else 2, max_tokens=protocol.max_tokens, prompts=protocol.prompts, **forms)
+        protocol = HeadToHead(
+            agents=3 if judge else 2,
+            max_tokens=protocol.max_tokens,
+            prompts=protocol.prompts,
+            vote_form=config.measure.vote_form,
+            judge_form=config.measure.judge_form,
+        )
     return EvalPlan(config, protocol, task, tuple(questions), policy, opponent, judge, tuple(notes))
 
 
