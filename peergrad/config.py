@@ -183,17 +183,25 @@ _DEMO = {"max_rounds": 2, "max_tokens": 64, "wording": "brief", "batch": 4, "ste
 _DEMO |= {"lambda_gen": 0.2, "lambda_judge": 0.2, "warm_steps": 1, "warm_lr": 2e-3, "rank": 16, "train_tokens": 1024}
 _DEMO |= {"eval_questions": 16, "eval_debates": 3}
 
+# Where we have a rule of our own, the published one.
+_PUBLISHED = {"reading": "strict", "order_shown": "seat", "form": "literal", "voices": "votes"}
+_PUBLISHED |= {"ballots": "literal", "unjudged": "literal", "consensus": "all"}
+
 # What all but the demo begin with: the published default, and no task, which is the person's.
 _LARGE = {"model": "Qwen/Qwen3-8B", "max_tokens": 8196, "task": "", "batch": 16, "lr": 3e-5, "steps": 64}
 _LARGE |= {"save_every": 100, "eval_every": 50, "eval_questions": 64}
 
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "demo": ("the built-in model on the built-in task: minutes on two cores", _DEMO),
-    "math": ("problems with answers that can be checked", _LARGE),
-    "math-easy": ("easier ones, such as GSM8K and MATH", _LARGE | {"max_rounds": 2, "batch": 32, "lr": 5e-5}),
+    "math": ("problems with answers that can be checked", _LARGE | _PUBLISHED),
+    "math-easy": (
+        "easier ones, such as GSM8K and MATH",
+        _LARGE | _PUBLISHED | {"max_rounds": 2, "batch": 32, "lr": 5e-5, "steps": 32},
+    ),
     "math-hard": (
         "competition problems, after a warm start on worked solutions",
         _LARGE
+        | _PUBLISHED
         | {"agents": 5, "lambda_gen": 0.5, "lambda_judge": 1.5}
         | {"warm_epochs": 3, "warm_lr": 1e-4, "warm_debates": 16},
     ),
@@ -205,9 +213,7 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "classic": (
         "agents speak in turn until they agree; one score per agent",
-        _LARGE
-        | {"protocol": "sequential", "reward": "win_rate", "reading": "strict", "order_shown": "seat"}
-        | {"form": "literal", "voices": "votes"},
+        _LARGE | _PUBLISHED | {"protocol": "sequential", "reward": "win_rate"},
     ),
 }
 """What each preset is for, and what it sets (SPEC 10)."""
@@ -218,8 +224,8 @@ _BEFORE = {"reading": "strict", "order_shown": "seat", "voices": "votes", "form"
 
 
 def with_protocol(config: T, protocol: str | BaseProtocol) -> T:
-    """Settings with another protocol, by its name or as it is: with its number of agents, its reward and, where it has any,
-    its own settings beside the usual ones. One's own is imported here.
+    """Settings with another protocol, by its name or as it is: with its number of agents, its reward, our rules in place of
+    the published ones and, where it has any, its own settings beside the usual ones. One's own is imported here.
 
     Example: ``with_protocol(preset("demo"), "my_protocol:Panel")``
     """
@@ -239,7 +245,8 @@ def with_protocol(config: T, protocol: str | BaseProtocol) -> T:
     config = replace(config, debate=section(**usual))  # type: ignore[type-var]
     values = {one: value for one, value in values.items() if one in own | usual.keys()}
     if name != before.protocol:
-        values = defaults_of(name) | values
+        ours = flat(TrainConfig())
+        values = {rule: ours[rule] for rule in _PUBLISHED} | defaults_of(name) | values
     return changed(config, {one: value for one, value in values.items() if one in flat(config)}, f"protocol {name}")
 
 

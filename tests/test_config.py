@@ -1,5 +1,6 @@
 """Settings: presets, files, and what a person is told before anything is loaded."""
 
+import json
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from peergrad.cli.main import train_settings
 from peergrad.config import PRESETS, TrainConfig, changed, flat, from_file, from_folder, preset, to_toml, with_protocol
 from peergrad.debate.protocol import Recorded
 from peergrad.debate.protocols import Ballot, Parallel, Sequential
+from peergrad.runs.training import plan_run
 
 
 def test_10_presets():  # SPEC 10
@@ -32,6 +34,88 @@ def test_10_presets():  # SPEC 10
     assert preset("open-ended").debate.build() == Ballot(agents=4, ballot_form="verdicts", revise=True, max_tokens=8196)
     assert flat(preset("open-ended"))["reward"] == "borda"
     assert flat(with_protocol(preset("open-ended"), "parallel"))["reward"] == "streams"
+
+
+PUBLISHED = {
+    "model": "Qwen/Qwen3-8B",
+    "max_tokens": 8196,
+    "protocol": "parallel",
+    "agents": 3,
+    "max_rounds": 3,
+    "batch": 16,
+    "steps": 64,  # 1,024 questions
+    "lr": 3e-5,
+    "lr_schedule": "constant",
+    "lr_warmup": 0,
+    "loss": "importance_sampling",
+    "center": "group",
+    "divide_by_std": False,
+    "max_staleness": 0,
+    "updates": 1,
+    "kl": 0,
+    "reward": "streams",
+    "votes": "peer",
+    "lambda_gen": 1,
+    "lambda_judge": 1,
+    "lambda_form": 1,
+    "format_penalty": True,
+    "form": "literal",  # -0.5 where no vote was cast
+    "unjudged": "literal",  # 2 * 0 / max(1, 0) - 1
+    "ballots": "literal",  # every line is a vote
+    "voices": "votes",
+    "consensus": "all",
+    "self_votes": "drop",
+    "reading": "strict",
+    "order": "strict",
+    "order_shown": "seat",
+    "truth_weight": 0,
+    "outcome_bonus": 0,
+    "eval_every": 50,
+    "save_every": 100,
+    "warm_epochs": 0,
+    "warm_steps": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("math", {}),
+        ("math-easy", {"max_rounds": 2, "lr": 5e-5, "batch": 32, "steps": 32}),
+        ("math-hard", {"agents": 5, "lambda_gen": 0.5, "lambda_judge": 1.5, "warm_epochs": 3, "warm_lr": 1e-4}),
+    ],
+)
+def test_10_the_published_values_and_rules(name, other):  # SPEC 10
+    wanted = PUBLISHED | other
+    settings = flat(preset(name))
+    assert {setting: settings[setting] for setting in wanted} == wanted
+
+
+def test_10_the_published_rules_are_of_the_published_protocol():  # SPEC 10
+    rules = ("reading", "order_shown", "form", "voices", "ballots", "unjudged", "consensus")
+    ours = flat(TrainConfig())
+    for args in (["--preset", "math", "--protocol", "ballot"], ["--preset", "classic", "--protocol", "parallel"]):
+        settings = flat(train_settings(args))
+        assert [settings[rule] for rule in rules] == [ours[rule] for rule in rules]
+
+
+def test_10_questions_held_out_of_a_small_task(tmp_path):  # SPEC 10
+    """AIME has 30 questions; 64 are asked for."""
+    rows = [{"problem": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(30)]
+    (tmp_path / "aime.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for name, more, count, left in (("math", [], 14, 16), ("math-easy", ["--batch", "8", "--eval-debates", "30"], 22, 8)):
+        args = ["--preset", name, "--task", "aime:aime.jsonl", *more, "--dry-run"]
+        done = subprocess.run(
+            [sys.executable, "-m", "peergrad", "train", *args], capture_output=True, text=True, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+        assert f"eval_questions: {count} of aime are held out, not 64" in done.stdout
+        assert f"times {left} questions" in done.stdout
+    config = changed(preset("math"), {"task": f"aime:{tmp_path / 'aime.jsonl'}", "eval_debates": 20}, "test")
+    plan = plan_run(config)
+    assert (len(plan.task), len(plan.held_out)) == (16, 14)
+    with pytest.raises(UserError, match="leave none to evaluate on beside the 30 to train on"):
+        plan_run(changed(config, {"batch": 30}, "test"))
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -66,7 +66,13 @@ def _trained_on(run: Run, task_name: str) -> set[tuple[str, str | None]]:
     apart = trained.held_out
     if any(is_own_task(name) and name != task_name for name in (trained.task.task, apart.eval_task)):
         return set()
-    task, _ = open_task(trained.task, trained.keep.seed, held_out=apart.eval_questions, eval_name=apart.eval_task)
+    task, _ = open_task(
+        trained.task,
+        trained.keep.seed,
+        held_out=apart.eval_questions,
+        eval_name=apart.eval_task,
+        at_least=trained.learn.batch,
+    )
     return {(question.text, question.answer) for question in (task[index] for index in range(len(task)))}
 
 

@@ -1,4 +1,4 @@
-"""Two models' answers to one question, judged blind in both orders (SPEC 9.8)."""
+"""Two models' answers to one question, judged blind in both orders (SPEC 9.10)."""
 
 from __future__ import annotations
 

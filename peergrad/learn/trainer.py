@@ -57,7 +57,9 @@ class Trainer(typing.Protocol):
         ...
 
     def tokens(self, ask: Ask, text: str) -> Tokens:
-        """Somebody else's words as the tokens of a reply, with log-probability 0: what a lesson is made of."""
+        """Somebody else's words as the tokens of a reply, with log-probability 0: what a lesson is made of. The end of
+        the turn is among them where no stop text ends it.
+        """
         ...
 
     async def save(self, path: Path) -> None:

@@ -227,7 +227,7 @@ def _add_bias(scored: Scored, shares: dict[str, list[float]]) -> None:
 
 
 def diversity(question: Question, answers: Sequence[str]) -> tuple[float, float]:
-    """How far answers to a question are apart, summed over their pairs, and how many pairs there are.
+    """How far answers to a question are apart, summed over their pairs, and how many pairs there are (SPEC 9.11).
 
     Two with the same final value are 0 apart, and 1 if their values differ or only one has a value. Without values it is the
     share of their words, in lower case, that only one of them uses.

@@ -137,7 +137,7 @@ def seat_outcome(ids: Sequence[str], by_seat: Sequence[Debates], grade: Grader) 
 
 
 def pair_outcome(ids: Sequence[str], pairs: Debates) -> Outcome:
-    """Two models' answers head to head (SPEC 9.8): which is better by their own votes, and by a judge's."""
+    """Two models' answers head to head (SPEC 9.10): which is better by their own votes, and by a judge's."""
     values: dict[str, Values] = {f"head-to-head/{name}": [] for name in ("votes", "votes_of_model", "votes_of_opponent")}
     if any(debate.agents > 2 for debate in pairs):
         values["head-to-head/judge"] = []

@@ -59,11 +59,8 @@ class Plan:
     lessons: Sequence[Lesson]
     """Of the warm start; none yet if the model learns from its own debates."""
     opponents: OpponentsPlan
-
-    @property
-    def notes(self) -> list[str]:
-        """What a person should be told about the questions."""
-        return [note for note in map(left_out, (self.task, self.held_out)) if note]
+    notes: tuple[str, ...]
+    """What a person should be told about the questions."""
 
     @property
     def has_curriculum(self) -> bool:
@@ -133,11 +130,15 @@ def plan_run(config: TrainConfig, warn: Warn = lambda _: None) -> Plan:
         own_protocol(config.debate.protocol)
     engine = engine_of(config.engine)
     apart = config.held_out
-    tasks, held_out = open_tasks(config.task, config.keep.seed, held_out=apart.eval_questions, eval_name=apart.eval_task)
+    asked, size = apart.eval_questions, config.learn.batch
+    tasks, held_out = open_tasks(config.task, config.keep.seed, held_out=asked, eval_name=apart.eval_task, at_least=size)
     task, ids = joined_tasks(tasks), {task.name: [question.id for question in task.questions] for task in tasks}
-    check_curriculum(config.curriculum, ids, config.learn.batch)
-    if apart.eval_debates > apart.eval_questions:
+    check_curriculum(config.curriculum, ids, size)
+    if apart.eval_debates > asked:
         raise UserError(f"eval_debates: {apart.eval_debates} is more than eval_questions; give at most that")
+    notes = [left_out(task), left_out(held_out)]
+    if (count := len(held_out)) < asked:
+        notes.append(f"eval_questions: {count} of {held_out.name} are held out, not {asked}: it has no more to spare")
     if (setting := config.learn.scores_tokens) and not engine.scores_tokens:
         raise UserError(f"{setting}: {engine.name} can't say how likely tokens are, which that needs; give 0 or constant")
     if config.learn.steps:
@@ -146,7 +147,7 @@ def plan_run(config: TrainConfig, warn: Warn = lambda _: None) -> Plan:
         engine.check(config.engine, config.update)
     protocol = config.debate.build(engine.temperature)
     lessons = lessons_given(config, task, protocol, warn)
-    return Plan(config, protocol, tasks, task, held_out, lessons, plan_opponents(config))
+    return Plan(config, protocol, tasks, task, held_out, lessons, plan_opponents(config), tuple(filter(None, notes)))
 
 
 def _check_reward(config: TrainConfig, task: Task) -> None:
@@ -431,15 +432,16 @@ class _Training:
         """The policy on held-out questions: alone, the likeliest words taken, and in debate with itself (SPEC 9.1)."""
         if not _eval_missing(self.plan, self.run, at, self.plan.end(self.lessons)):
             return
-        self.watch.begin("evaluating", self.config.held_out.eval_debates, at)
+        debates = min(self.config.held_out.eval_debates, len(self.plan.held_out))
+        self.watch.begin("evaluating", debates, at)
         started, metrics = time.monotonic(), Metrics()
         batching = engine_of(self.config.engine).batching(self.config.engine)
         batching["deadline_s"] = max(3600.0, batching["deadline_s"])  # all held-out questions may be one call
         async with Batcher(await self.trainer.sampler(), **batching) as sampler:
             if self.plan.held_out.known:
                 metrics |= await self._eval_direct(sampler)
-            if self.config.held_out.eval_debates:
-                metrics |= await self._eval_debates(sampler, at)
+            if debates:
+                metrics |= await self._eval_debates(sampler, at, debates)
         self._log(at, "eval", metrics | {"time/eval_s": time.monotonic() - started})
 
     async def _eval_direct(self, sampler: Sampler) -> Metrics:
@@ -450,8 +452,8 @@ class _Training:
         name = f"eval/direct/{task.name}"
         return answer_metrics(grades, name) | {f"{name}/dropped": float(len(played.dropped))}
 
-    async def _eval_debates(self, sampler: Sampler, at: Progress) -> Metrics:
-        task, count = self.plan.held_out, self.config.held_out.eval_debates
+    async def _eval_debates(self, sampler: Sampler, at: Progress, count: int) -> Metrics:
+        task = self.plan.held_out
         played = await self._play_held_out(self.plan.protocol, count, sampler, f"eval-{at.step}/")
         self.run.save_debates(f"eval_{at.name}" if at.warm else f"eval_{at.step:06}", played)
         truth, name = truth_of(task.grade), f"eval/debate/{task.name}"

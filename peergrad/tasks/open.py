@@ -21,6 +21,7 @@ from peergrad.tasks.base import BUILT_IN, Grade, Grader, Questions, Task
 from peergrad.tasks.datasets import DATASETS, SUBJECTS, Selection, hub_rows
 from peergrad.tasks.files import KINDS, is_kind_of_file, questions_of, read_questions, rows, stem
 from peergrad.tasks.grading import grade
+from peergrad.tasks.judging import JUDGING, judging_questions
 
 _PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _ARITHMETIC = re.compile(r"arithmetic(?::level(\d{1,9}))?")
@@ -34,7 +35,8 @@ class TaskConfig:
 
     task: str = "arithmetic"
     """Arithmetic, a known dataset (gsm8k, math, aime, svamp, longwriter, mt-bench) or its file (gsm8k:PATH), any file, or
-    module:name of your own; math also by subject and level (math:algebra:level1-3). Several have commas between them."""
+    module:name of your own; math also by subject and level (math:algebra:level1-3); judging:PATH asks which of two answers
+    in a file is right. Several have commas between them."""
     question_field: str = "question"
     """The field or column of a file that holds the question."""
     answer_field: str = "answer"
@@ -52,27 +54,33 @@ def task_names(name: str) -> tuple[str, ...]:
     return (name,) if "," not in name or Path(path).exists() else tuple(part.strip() for part in name.split(","))
 
 
-def open_task(config: TaskConfig, seed: int = 0, *, held_out: int = 0, eval_name: str = "") -> tuple[Task, Task]:
-    """The questions to train on, and ``held_out`` others to evaluate on.
+def open_task(
+    config: TaskConfig, seed: int = 0, *, held_out: int = 0, eval_name: str = "", at_least: int = 1
+) -> tuple[Task, Task]:
+    """The questions to train on, and ``held_out`` others to evaluate on, or as many as there are.
 
-    The others are the first of ``eval_name``; without it, those of a split of their own, or the last of the task's.
+    The others are the first of ``eval_name``; without it, those of a split of their own, or the last of the task's, of
+    which ``at_least`` so many are left to train on.
     Names must be a person's, not a folder's: a task of somebody's own is code.
 
     Example: ``open_task(TaskConfig(task="gsm8k:train.jsonl"), held_out=64, eval_name="gsm8k:test.jsonl")``
     """
-    tasks, others = open_tasks(config, seed, held_out=held_out, eval_name=eval_name)
+    tasks, others = open_tasks(config, seed, held_out=held_out, eval_name=eval_name, at_least=at_least)
     return joined_tasks(tasks), others
 
 
 def open_tasks(
-    config: TaskConfig, seed: int = 0, *, held_out: int = 0, eval_name: str = ""
+    config: TaskConfig, seed: int = 0, *, held_out: int = 0, eval_name: str = "", at_least: int = 1
 ) -> tuple[tuple[Questions, ...], Questions]:
-    """As ``open_task``, with the tasks that are listed one by one. Of each as many questions are held out as of another."""
+    """As ``open_task``, with the tasks that are listed one by one. Of each as many questions are held out as of another; of
+    several ``at_least`` one is left to train on.
+    """
     if eval_name and not held_out:
         raise UserError("eval_questions: 0 leaves nothing of eval_task to evaluate on; give at least 1")
     names = task_names(config.task)
     counts = [0 if eval_name else (held_out + at) // len(names) for at in reversed(range(len(names)))]
-    opened = [_open_one(replace(config, task=name), seed, count) for name, count in zip(names, counts, strict=True)]
+    left = at_least if len(names) == 1 else 1
+    opened = [_open_one(replace(config, task=name), seed, count, left) for name, count in zip(names, counts, strict=True)]
     tasks = _distinct([task for task, _ in opened])
     others = (
         _held_out(config, eval_name, held_out) if eval_name else joined_tasks(_distinct([others for _, others in opened]))
@@ -80,21 +88,20 @@ def open_tasks(
     return tasks, others
 
 
-def _open_one(config: TaskConfig, seed: int, held_out: int) -> tuple[Questions, Questions]:
+def _open_one(config: TaskConfig, seed: int, held_out: int, at_least: int) -> tuple[Questions, Questions]:
     task, selection = _questions(config, "train", seed), Selection.of(config.task)
     on_hub = selection is not None and not selection.path and DATASETS[selection.dataset].test
     if _ARITHMETIC.fullmatch(config.task) or (held_out and on_hub):
         return task, _held_out(config, config.task, held_out)
-    if held_out >= len(task):
-        raise UserError(f"eval_questions: {held_out} of the {len(task)} questions of {config.task} leave none to train on")
-    cut = len(task) - held_out
+    cut = max(len(task) - held_out, min(at_least, len(task)))
+    if held_out and cut == len(task):
+        beside = f"the {len(task)} questions of {config.task} leave none to evaluate on beside the {at_least} to train on"
+        raise UserError(f"eval_questions: {beside}; give 0, an eval_task, or a smaller batch")
     return replace(task, questions=task.questions[:cut]), replace(task, questions=task.questions[cut:], skipped=())
 
 
 def _held_out(config: TaskConfig, name: str, count: int) -> Questions:
     others = open_questions(replace(config, task=name), at_least=count)
-    if count > len(others):
-        raise UserError(f"eval_questions: {count} is more than the {len(others)} questions of {name}; give at most that")
     return replace(others, questions=others.questions[:count])
 
 
@@ -194,6 +201,11 @@ def _questions(config: TaskConfig, part: str, seed: int = 0, *, at_least: int = 
             split = dataset.train if part == "train" or not dataset.test else dataset.test
             origin, label, numbered = name, f"{chosen.dataset}-{split}", hub_rows(dataset, split)
         return questions_of(chosen.rows(numbered), dataset.read, chosen.name, label, origin, config.skip_bad)
+    kind, _, path = name.partition(":")
+    if kind == JUDGING and not Path(name).exists():
+        if not path:
+            raise UserError(f"task: {JUDGING} needs a file of answers to judge; give {JUDGING}:PATH")
+        return judging_questions(Path(path), skip_bad=config.skip_bad)
     if is_own_task(name):
         return _own_task(name)
     _check_file(name)

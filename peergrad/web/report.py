@@ -131,7 +131,7 @@ def _before_and_after(history: RunHistory, settings: TrainConfig) -> Safe:
         return tag("p", "Nothing has been measured yet.", class_="empty")
     size = len(fifths(history.train)[0])
     many = f"{size} steps" if size != 1 else "1 step"
-    asked = f"{settings.held_out.eval_questions} questions alone, {settings.held_out.eval_debates} in debate"
+    asked = f"up to {settings.held_out.eval_questions} questions alone, {settings.held_out.eval_debates} in debate"
     about = [
         f"Self-play: means over the first and the last fifth of its steps, {many} each." if history.train else None,
         " There is only one step, so the two are the same." if len(history.train) == 1 else None,

@@ -81,7 +81,7 @@ def writers(tmp_path):
     return ["eval", "--engine", "writers:ENGINE", "--task", "open.jsonl", "--model", "good"]
 
 
-def test_9_8_the_numbers_of_a_case_by_hand(tmp_path, writers):  # SPEC 9.8
+def test_9_10_the_numbers_of_a_case_by_hand(tmp_path, writers):  # SPEC 9.10
     duel = [*writers, "--mode", "head-to-head", "--opponent", "bad", "--judge", "umpire", "--out", "out"]
     done = peergrad(*duel, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -383,3 +383,13 @@ def test_when_every_debate_is_dropped_the_run_stops_with_the_reason(tmp_path):
     with pytest.raises(EngineError, match="3 of 3 debates of a batch were dropped; the first because: the cable is out"):
         run(tmp_path / "run", load=lambda config, _: Dead(config, ""), eval_questions=0, eval_debates=0)
     assert adapter(run(tmp_path / "run", eval_questions=0, eval_debates=0, steps=3))
+
+
+def test_a_task_with_fewer_questions_than_are_held_out(tmp_path):  # SPEC 10
+    rows = [{"question": f"{n} + {n} = ?", "answer": str(2 * n)} for n in range(6)]
+    (tmp_path / "six.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    small = {"task": str(tmp_path / "six.jsonl"), "batch": 2, "warm_steps": 0, "eval_questions": 64, "eval_debates": 5}
+    run(tmp_path / "run", steps=1, **small)
+    made = run(tmp_path / "run", steps=2, **small)
+    assert len(list(read_file(made.path / "debates" / "eval_000002.jsonl"))) == 4
+    assert [line["step"] for line in made.metrics() if line["phase"] == "train"] == [1, 2]

@@ -97,9 +97,14 @@ def test_what_is_evaluated_on(tmp_path):
     assert (len(task), [one.text for one in held_out.questions]) == (6, ["test 0?", "test 1?"])
     task, held_out = open_task(TaskConfig(task=train), held_out=3, eval_name="arithmetic")
     assert (held_out.name, len(held_out)) == ("arithmetic", 3)
+    task, held_out = open_task(TaskConfig(task=train), held_out=64, at_least=4)
+    assert (len(task), [one.text for one in held_out.questions]) == (4, ["train 4?", "train 5?"]), (
+        "as many as it has to spare"
+    )
+    task, held_out = open_task(TaskConfig(task=train), held_out=64, eval_name=test)
+    assert (len(task), len(held_out)) == (6, 4)
     for more, says in (
-        ({"held_out": 6}, "eval_questions: 6 of the 6 questions of"),
-        ({"held_out": 5, "eval_name": test}, "eval_questions: 5 is more than the 4 questions of"),
+        ({"held_out": 1, "at_least": 6}, "leave none to evaluate on beside the 6 to train on; give 0, an eval_task, or"),
         ({"eval_name": test}, "eval_questions: 0 leaves nothing of eval_task to evaluate on"),
         (
             {"held_out": 1, "eval_name": "gsm9k:x.jsonl"},
