@@ -104,15 +104,21 @@ class Ballot(BaseProtocol):
         return self.ask(debate, agent, messages, round=round_, shown=(0, 0), place=place, temperature=self.temperature)
 
     def _ballot(self, debate: Debate, agent: int, round_: int, place: int) -> Ask:
-        shown, answers = debate.in_round(round_ - 1)
-        candidates = self._candidates(debate, answers, agent, round_)
+        candidates = self._candidates(debate, debate.in_round(round_ - 1)[1], agent, round_)
+        return self.ballot_ask(debate, agent, candidates, round=round_, answered_in=round_ - 1, place=place)
+
+    def ballot_ask(
+        self, debate: Debate, agent: int, candidates: Candidates, *, round: int, answered_in: int, place: int
+    ) -> Ask:
+        """The ask for a ballot on the answers that the candidates gave in a round."""
+        shown, answers = debate.in_round(answered_in)
         choices = self._choices(debate, answers, agent, candidates) if self.soft else ()
         messages = choices[0].messages if choices else self._ask_in_words(debate, answers, agent, candidates)
         ask = self.ask(
             debate,
             agent,
             messages,
-            round=round_,
+            round=round,
             shown=shown,
             place=place,
             contract=BALLOT,
@@ -179,7 +185,7 @@ class Ballot(BaseProtocol):
         self, debate: Debate, answers: Mapping[int, Turn], agent: int, candidates: Candidates
     ) -> tuple[Choice, ...]:
         if self.ballot_form == "soft-verdict":
-            return tuple(self._verdict_choice(debate, answers, agent, letter) for letter in candidates)
+            return tuple(self._verdict_choice(debate, answers, agent, group) for group in candidates)
         if self.ballot_form == "soft-choice":
             groups, name = [candidates], "choose_best"
         else:
@@ -194,16 +200,16 @@ class Ballot(BaseProtocol):
             for group in groups
         )
 
-    def _verdict_choice(self, debate: Debate, answers: Mapping[int, Turn], agent: int, letter: tuple[int, ...]) -> Choice:
+    def _verdict_choice(self, debate: Debate, answers: Mapping[int, Turn], agent: int, group: tuple[int, ...]) -> Choice:
         """Yes or No to one answer: to its final value alone, which is judged better than its words, or to all of it where
         nobody gives a final value. One without a value gets no other question than the rest, which it would answer better.
         """
-        values = {agent: debate.question.style.answer(turn.text) for agent, turn in answers.items()}
+        values = {author: debate.question.style.answer(turn.text) for author, turn in answers.items()}
         if any(values.values()):
-            value = values[letter[0]] or prompts.text("no_value", self.prompts)
+            value = values[group[0]] or prompts.text("no_value", self.prompts)
             shown, task = [], self._value_task(value)
         else:
-            shown, task = self._shown_answers(answers, (letter,)), prompts.text("choose_verdict", self.prompts)
+            shown, task = self._shown_answers(answers, (group,)), prompts.text("choose_verdict", self.prompts)
         return Choice(self._asked(debate, answers, agent, shown, task), ("Yes", "No"))
 
     def _value_task(self, value: str) -> str:

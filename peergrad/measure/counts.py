@@ -107,11 +107,11 @@ def shares(counts: Counts) -> dict[str, float]:
 
 
 def form_counts(scored: Scored) -> Counts:
-    """Whether replies can be read and votes are cast; replies of opponents are left out."""
+    """Whether replies can be read and votes are cast; opponents' replies and turns of choices are left out."""
     turns, votes = scored.debate.turns, [vote for vote in scored.tally.votes if vote.judged]
     voters = {vote.turn for vote in votes}
     due = [index in voters for index, turn in enumerate(turns) if vote_due(scored.debate, turn)]
-    own = [turn for turn in turns if not turn.by]
+    own = [turn for turn in turns if not turn.by and not turn.chosen]
     counts = {
         "replies/readable": (sum(turn.parsed.error is None for turn in own), len(own)),
         "replies/tolerated": (sum(turn.parsed.tolerated for turn in own), len(own)),
@@ -224,6 +224,24 @@ def _add_bias(scored: Scored, shares: dict[str, list[float]]) -> None:
             winner, loser = (lengths[index] for index in vote.judged)
             if winner != loser:
                 shares["bias/longer"].append(float(winner > loser))
+
+
+def diversity(question: Question, answers: Sequence[str]) -> tuple[float, float]:
+    """How far answers to a question are apart, summed over their pairs, and how many pairs there are (SPEC 9.11).
+
+    Two with the same final value are 0 apart, and 1 if their values differ or only one has a value. Without values it is the
+    share of their words, in lower case, that only one of them uses.
+    """
+    values = [question.style.value(answer) for answer in answers]
+    words = [set(answer.casefold().split()) for answer in answers]
+    pairs = list(combinations(range(len(answers)), 2))
+    apart = [
+        float(values[i] != values[j])
+        if values[i] is not None or values[j] is not None
+        else len(words[i] ^ words[j]) / max(1, len(words[i] | words[j]))
+        for i, j in pairs
+    ]
+    return sum(apart), float(len(pairs))
 
 
 def _agreement(votes: Iterable[Vote]) -> tuple[int, int]:
