@@ -17,6 +17,7 @@ from peergrad.debate.bounds import RESUMABLE, Above, Range
 from peergrad.debate.config import DebateConfig, defaults_of, has_own_settings, section_of
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
+from peergrad.debate.head_to_head import VoteForm
 from peergrad.debate.imports import own_functions
 from peergrad.debate.personas import PERSONAS
 from peergrad.debate.protocol import BaseProtocol, imported_protocol
@@ -135,12 +136,19 @@ class TrainConfig:
 class MeasureConfig:
     """What an evaluation measures."""
 
-    mode: Literal["debate", "direct", "role-averaged"] = "debate"
-    """Debate with itself, beside what the same tokens give without; no debate; or each seat in turn against opponents."""
+    mode: Literal["debate", "direct", "role-averaged", "head-to-head"] = "debate"
+    """Debate with itself, beside what the same tokens give without; no debate; each seat in turn against opponents; or its
+    answers against the opponent's, by votes on which is better. The last two need no answers."""
     questions: Annotated[int, Range(0)] = 100
     """How many questions, from the first; 0 is all."""
     opponent: str = "base"
-    """Role-averaged: who holds the other seats: base (the model without its adapter), or whatever model may be."""
+    """Role-averaged, head-to-head: who the model is measured against: base (itself without its adapter), or any model."""
+    judge: str | None = None
+    """Head-to-head: a model that judges too, here or behind an API; its verdicts are counted apart."""
+    vote_form: VoteForm = "soft"
+    """Head-to-head: how the two models vote: by how likely they are to name an answer, or in words."""
+    judge_form: VoteForm = "words"
+    """Head-to-head: the same of the judge; soft needs a server that gives log-probabilities."""
     samples: Annotated[int | None, Range(1)] = None
     """How many independent answers pass@k, avg@k and cons@k are of; unset, as many as there are agents."""
     sample_temperature: float = 0.7
@@ -165,8 +173,10 @@ class EvalConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        if self.measure.sample_temperature <= 0 and self.measure.mode != "role-averaged":
+        if self.measure.sample_temperature <= 0 and self.measure.mode in ("debate", "direct"):
             raise UserError("sample_temperature: independent answers need a temperature above 0")
+        if self.measure.judge is not None and self.measure.mode != "head-to-head":
+            raise UserError("judge: is only asked in mode head-to-head; give that mode, or leave it out")
         self.debate.build()
 
 

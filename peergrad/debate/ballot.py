@@ -103,15 +103,21 @@ class Ballot(BaseProtocol):
         return self.ask(debate, agent, messages, round=round_, shown=(0, 0), place=place, temperature=self.temperature)
 
     def _ballot(self, debate: Debate, agent: int, round_: int, place: int) -> Ask:
-        shown, answers = debate.in_round(round_ - 1)
-        candidates = self._candidates(debate, answers, agent, round_)
+        candidates = self._candidates(debate, debate.in_round(round_ - 1)[1], agent, round_)
+        return self.ballot_ask(debate, agent, candidates, round=round_, answered_in=round_ - 1, place=place)
+
+    def ballot_ask(
+        self, debate: Debate, agent: int, candidates: Candidates, *, round: int, answered_in: int, place: int
+    ) -> Ask:
+        """The ask for a ballot on the answers that the candidates gave in a round."""
+        shown, answers = debate.in_round(answered_in)
         choices = self._choices(debate, answers, agent, candidates) if self.soft else ()
         messages = choices[0].messages if choices else self._ask_in_words(debate, answers, agent, candidates)
         ask = self.ask(
             debate,
             agent,
             messages,
-            round=round_,
+            round=round,
             shown=shown,
             place=place,
             contract=BALLOT,

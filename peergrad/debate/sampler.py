@@ -126,7 +126,7 @@ async def _chosen(sampler: Sampler, asks: Sequence[Ask]) -> list[Answer]:
     if not isinstance(sampler, Chooser):
         raise UserError(
             f"ballot_form: {type(sampler).__name__} can't say how likely words are, which soft votes are made of; "
-            "take verdicts, ranking or pairs"
+            "take verdicts, ranking or pairs (head to head: vote_form or judge_form words)"
         )
     by_options: dict[tuple[str, ...], list[tuple[int, Ask]]] = {}
     for index, ask in enumerate(asks):

@@ -199,7 +199,8 @@ def seed_of(ask: Ask, seed: int) -> int:
 
 def no_logprobs(server: str, why: str = "") -> UserError:
     """What to say where a server can't tell how likely words are, which soft votes are made of."""
-    return UserError(f"ballot_form: {server} gives no log-probabilities{why}; take verdicts, ranking or pairs")
+    how = "take verdicts, ranking or pairs (head to head: vote_form or judge_form words)"
+    return UserError(f"ballot_form: {server} gives no log-probabilities{why}; {how}")
 
 
 def decode(pieces: Sequence[bytes]) -> tuple[str, list[int]]:

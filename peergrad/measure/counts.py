@@ -226,6 +226,24 @@ def _add_bias(scored: Scored, shares: dict[str, list[float]]) -> None:
                 shares["bias/longer"].append(float(winner > loser))
 
 
+def diversity(question: Question, answers: Sequence[str]) -> tuple[float, float]:
+    """How far answers to a question are apart, summed over their pairs, and how many pairs there are (SPEC 9.11).
+
+    Two with the same final value are 0 apart, and 1 if their values differ or only one has a value. Without values it is the
+    share of their words, in lower case, that only one of them uses.
+    """
+    values = [question.style.value(answer) for answer in answers]
+    words = [set(answer.casefold().split()) for answer in answers]
+    pairs = list(combinations(range(len(answers)), 2))
+    apart = [
+        float(values[i] != values[j])
+        if values[i] is not None or values[j] is not None
+        else len(words[i] ^ words[j]) / max(1, len(words[i] | words[j]))
+        for i, j in pairs
+    ]
+    return sum(apart), float(len(pairs))
+
+
 def _agreement(votes: Iterable[Vote]) -> tuple[int, int]:
     """Of the pairs of votes by different agents on the same two turns: how many agree, how many there are."""
     by_turns: dict[frozenset[int], list[tuple[int, int | None]]] = defaultdict(list)

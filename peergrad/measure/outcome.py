@@ -11,6 +11,7 @@ from typing import Any, Literal
 from peergrad.debate.types import Debate
 from peergrad.measure.counts import (
     Counts,
+    diversity,
     final_answers,
     final_grades,
     form_counts,
@@ -24,6 +25,7 @@ from peergrad.measure.counts import (
 from peergrad.measure.statistics import Interval, difference, mean, ratio
 from peergrad.reward.pairwise import win_rate
 from peergrad.reward.rewards import score
+from peergrad.reward.tally import Vote, tally
 from peergrad.tasks.base import Grade, Grader
 
 # What everything is compared with: the best that the same tokens give without debate, where it was measured.
@@ -132,6 +134,56 @@ def seat_outcome(ids: Sequence[str], by_seat: Sequence[Debates], grade: Grader) 
                 seen.append({"role-averaged/votes_won": (won, float(about))})
         counts.append(total(seen))
     return Outcome(tuple(ids), {"role-averaged/correct": policy, "role-averaged/opponents": others}, {}, counts)
+
+
+def pair_outcome(ids: Sequence[str], pairs: Debates) -> Outcome:
+    """Two models' answers head to head (SPEC 9.10): which is better by their own votes, and by a judge's."""
+    values: dict[str, Values] = {f"head-to-head/{name}": [] for name in ("votes", "votes_of_model", "votes_of_opponent")}
+    if any(debate.agents > 2 for debate in pairs):
+        values["head-to-head/judge"] = []
+    counts: list[Counts] = []
+    for debate in pairs:
+        votes = tally(debate, self_votes="keep").votes
+        ballots = [[vote for vote in votes if vote.author == voter] for voter in range(debate.agents)]
+        model, opponent, *judge = map(_verdict, ballots)
+        both = None if model is None or opponent is None else (model + opponent) / 2
+        for name, value in zip(values, (both, model, opponent, *judge), strict=True):
+            values[name].append(value)
+        own = [] if both is None or model is None or opponent is None else [model, 1 - opponent]
+        answers = [turn for turn in debate.turns if turn.asked_to_answer]
+        judged = {f"judge/{name}": count for name, count in _ballot_counts(debate, ballots[2:]).items()}
+        counts.append(
+            _ballot_counts(debate, ballots[:2])
+            | judged
+            | {"bias/own": (sum(own), float(len(own)))}
+            | {"replies/truncated": (float(sum(turn.truncated for turn in answers)), float(len(answers)))}
+            | {"diversity/pair": diversity(debate.question, [turn.text for turn in answers])}
+        )
+    return Outcome(tuple(ids), values, {}, counts)
+
+
+def _verdict(votes: Sequence[Vote]) -> float | None:
+    """Whether a voter finds agent 0's answer better over both orders, a tie being half; ``None`` unless both can be read."""
+    if len(votes) != 2:
+        return None
+    lead = sum(vote.value(0) for vote in votes)
+    return 0.5 if lead == 0 else float(lead > 0)
+
+
+def _ballot_counts(debate: Debate, ballots: Sequence[Sequence[Vote]]) -> Counts:
+    """How many ballots can be read, how often the order decided, and what they favour: the first shown, the longer."""
+    shares: dict[str, list[float]] = {"votes/read": [], "votes/order_decided": [], "bias/first": [], "bias/longer": []}
+    for votes in ballots:
+        shares["votes/read"] += [1.0] * len(votes) + [0.0] * (2 - len(votes))
+        if len(votes) == 2:
+            shares["votes/order_decided"].append(float(votes[0].value(0) * votes[1].value(0) < 0))
+        for vote in votes:
+            first = debate.turns[vote.turn].candidates[0] == (vote.a,)
+            shares["bias/first"].append(0.5 if vote.tied else float(first))
+            winner, loser = (len(debate.turns[index].text) for index in vote.judged or (0, 0))
+            if winner != loser and not vote.tied:
+                shares["bias/longer"].append(float(winner > loser))
+    return {name: (sum(values), float(len(values))) for name, values in shares.items()}
 
 
 def joined(first: Outcome, *others: Outcome) -> Outcome:

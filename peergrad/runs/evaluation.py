@@ -15,6 +15,7 @@ from typing import Any
 
 from peergrad.config import EvalConfig, flat
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.head_to_head import HeadToHead
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocol import BaseProtocol, playable
 from peergrad.debate.protocols import Direct
@@ -31,6 +32,7 @@ from peergrad.measure.outcome import (
     direct_outcome,
     draws,
     joined,
+    pair_outcome,
     result,
     seat_outcome,
 )
@@ -51,6 +53,7 @@ class EvalPlan:
     questions: tuple[Question, ...]
     policy: ModelRef
     opponent: ModelRef | None
+    judge: ModelRef | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -71,6 +74,7 @@ class EvalPlan:
             "server": self.policy.url,
             "adapter_sha256": weights_sha256(self.policy, engine_of(self.config.engine)),
             "opponent_sha256": self.opponent and weights_sha256(self.opponent, engine_of(self.config.engine)),
+            "judge_sha256": self.judge and weights_sha256(self.judge, engine_of(self.config.engine)),
             "task": self.task.name,
             "questions_sha256": fingerprint(self.questions),
             "prompts_sha256": hashlib.sha256("".join(own).encode()).hexdigest() if own else None,
@@ -82,14 +86,17 @@ def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = 
     """Check everything that can be checked without a model. What was trained on (text, answer) is not asked."""
     every = [task[index] for index in range(len(task))]
     new = [question for question in every if (question.text, question.answer) not in trained]
-    answered = [question for question in new if question.known]
+    mode = config.measure.mode
+    open_ended = mode == "head-to-head"
+    answered = [question for question in new if question.known or open_ended]
     distinct: dict[tuple[str, str | None], Question] = {}
     for question in answered:
         distinct.setdefault((question.text, question.answer), question)
     questions, notes = list(distinct.values()), list[str]()
     if not questions:
-        why = "were all trained on" if trained and any(q.known for q in every) else "have no answers"
-        raise UserError(f"task: its questions {why}, so there is nothing to measure; name others")
+        seen = trained and any(q.known or open_ended for q in every)
+        why, how = ("were all trained on", "") if seen else ("have no answers", ", or give --mode head-to-head")
+        raise UserError(f"task: its questions {why}, so there is nothing to measure; name others{how}")
     if len(every) > len(questions) and trained:
         notes.append(f"{len(every)} questions, less those that the run was trained on and those that repeat")
     if without := len(new) - len(answered):
@@ -101,14 +108,23 @@ def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = 
         notes.append(f"there are {len(questions)} questions to ask, not {most}")
     questions = questions[:most]
     policy, opponent = policy_of(config.engine), None
-    if config.measure.mode == "role-averaged":
+    if mode in ("role-averaged", "head-to-head"):
         name = config.measure.opponent
         opponent = replace(policy, adapter=None) if name == "base" else model_ref(name)
         if opponent == policy:
             raise UserError(f"opponent: {name} is the model itself; name another, or use mode debate")
+    judge = model_ref(config.measure.judge) if config.measure.judge is not None else None
     notes += [note] if (note := left_out(task)) else []
     protocol = playable(config.debate.build(engine_of(config.engine).temperature))
-    return EvalPlan(config, protocol, task, tuple(questions), policy, opponent, tuple(notes))
+    if mode == "head-to-head":
+        protocol = HeadToHead(
+            agents=3 if judge else 2,
+            max_tokens=protocol.max_tokens,
+            prompts=protocol.prompts,
+            vote_form=config.measure.vote_form,
+            judge_form=config.measure.judge_form,
+        )
+    return EvalPlan(config, protocol, task, tuple(questions), policy, opponent, judge, tuple(notes))
 
 
 class EvalFolder(files.WorkFolder):
@@ -162,15 +178,19 @@ async def evaluate(
         if finished and not (before := read_result(out))["dropped"]:
             watch.say(f"{out} is finished; this is its result. Give another folder (out) to evaluate again")
             return before
-        expected = (plan.policy, plan.opponent or plan.policy)
+        expected = [ref for ref in (plan.policy, plan.opponent, plan.judge) if ref]
         async with ModelPool(config.engine, config.api, config.measure.seed, watch.say, expected=expected) as pool:
             _, pool.meter.spent = folder.costs()  # a budget is for all sessions together
             sampler_of = sampler_of or pool.sampler
             policy = await sampler_of(plan.policy)
             opponent = await sampler_of(plan.opponent) if plan.opponent else None
+            judge = await sampler_of(plan.judge) if plan.judge else None
             folder.begin(config, facts)
             evaluation = _Evaluation(plan, folder, watch, pool.meter)
-            measure = await evaluation.play(policy, opponent)
+            if opponent and isinstance(plan.protocol, HeadToHead):
+                measure = await evaluation.play_pairs(policy, opponent, judge)
+            else:
+                measure = await evaluation.play(policy, opponent)
         outcome = await asyncio.to_thread(measure)  # comparing answers may take long, and signals must be heard
         settings = json.loads(json.dumps(flat(config), default=str))
         about = facts | {"size": plan.protocol.size, "settings": settings}
@@ -226,6 +246,13 @@ class _Evaluation:
             return joined(outcome, debate_outcome(ids, [debates[name] for name in ids], drawn, alone, grade, by))
 
         return measured
+
+    async def play_pairs(self, policy: Sampler, opponent: Sampler, judge: Sampler | None) -> Callable[[], Outcome]:
+        """Have both models answer every question and judge both answers, with the judge if there is one."""
+        seats = Seats({0: policy, 1: opponent} | ({2: judge} if judge else {}), opponent)
+        pairs = await self._once("pairs", self.plan.protocol, seats, "pair/")
+        ids = self._complete(pairs)
+        return lambda: pair_outcome(ids, [pairs[name] for name in ids])
 
     async def _once(self, part: str, protocol: BaseProtocol, sampler: Sampler, prefix: str) -> dict[str, Debate]:
         """One debate about each question, by the question's id."""

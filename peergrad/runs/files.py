@@ -28,6 +28,7 @@ _FACTS = {
     "lessons_sha256": "other lessons (warm_from)",
     "adapter_sha256": "other weights",
     "opponent_sha256": "another opponent",
+    "judge_sha256": "another judge",
     "server": "another server",
 }
 

@@ -21,6 +21,7 @@ from peergrad.tasks.base import BUILT_IN, Grade, Grader, Questions, Task
 from peergrad.tasks.datasets import DATASETS, SUBJECTS, Selection, hub_rows
 from peergrad.tasks.files import KINDS, is_kind_of_file, questions_of, read_questions, rows, stem
 from peergrad.tasks.grading import grade
+from peergrad.tasks.judging import JUDGING, judging_questions
 
 _PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _ARITHMETIC = re.compile(r"arithmetic(?::level(\d{1,9}))?")
@@ -34,7 +35,8 @@ class TaskConfig:
 
     task: str = "arithmetic"
     """Arithmetic, a known dataset (gsm8k, math, aime, svamp, longwriter, mt-bench) or its file (gsm8k:PATH), any file, or
-    module:name of your own; math also by subject and level (math:algebra:level1-3). Several have commas between them."""
+    module:name of your own; math also by subject and level (math:algebra:level1-3); judging:PATH asks which of two answers
+    in a file is right. Several have commas between them."""
     question_field: str = "question"
     """The field or column of a file that holds the question."""
     answer_field: str = "answer"
@@ -199,6 +201,11 @@ def _questions(config: TaskConfig, part: str, seed: int = 0, *, at_least: int = 
             split = dataset.train if part == "train" or not dataset.test else dataset.test
             origin, label, numbered = name, f"{chosen.dataset}-{split}", hub_rows(dataset, split)
         return questions_of(chosen.rows(numbered), dataset.read, chosen.name, label, origin, config.skip_bad)
+    kind, _, path = name.partition(":")
+    if kind == JUDGING and not Path(name).exists():
+        if not path:
+            raise UserError(f"task: {JUDGING} needs a file of answers to judge; give {JUDGING}:PATH")
+        return judging_questions(Path(path), skip_bad=config.skip_bad)
     if is_own_task(name):
         return _own_task(name)
     _check_file(name)

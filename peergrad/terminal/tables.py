@@ -27,6 +27,10 @@ _TITLES = {
     "debate/winner": "debate: winner by peer votes",
     "role-averaged/correct": "policy, over all seats",
     "role-averaged/opponents": "its opponents",
+    "head-to-head/votes": "their own votes",
+    "head-to-head/votes_of_model": "votes of the model",
+    "head-to-head/votes_of_opponent": "votes of the opponent",
+    "head-to-head/judge": "the judge",
 }
 _AGAINST = {"direct/majority": "majority", "direct/correct": "direct"}
 _SHARES = {
@@ -41,9 +45,15 @@ _SHARES = {
     "alone/flips/right_to_wrong": "right → wrong, seeing only itself",
     "alone/flips/wrong_to_right": "wrong → right, seeing only itself",
     "role-averaged/votes_won": "votes about the policy that it wins",
+    "votes/read": "ballots that can be read",
+    "votes/order_decided": "verdicts that change with the order of the answers",
+    "bias/first": "votes won by the answer shown first",
     "bias/longer": "votes won by the longer solution",
+    "bias/own": "verdicts of the two models for their own answer",
+    "diversity/pair": "distance of the two answers",
 }
-_ORDER = ("direct/correct", "direct/", "alone/", "debate/vote_after", "debate/", "role-averaged/")
+_SHARES |= {f"judge/{name}": f"{title}: the judge" for name, title in _SHARES.items()}
+_ORDER = ("direct/correct", "direct/", "alone/", "debate/vote_after", "debate/", "role-averaged/", "head-to-head/v")
 
 
 def _table(
@@ -68,8 +78,9 @@ def result_text(result: Mapping[str, Any], width: int = 118) -> str:
 def print_result(console: Console, result: Mapping[str, Any]) -> None:
     """Accuracy of every way of answering, then what the votes are worth, then what it took."""
     settings = result["settings"]
-    head = f"{result['model']} on {result['task']}: {len(result['questions'])} questions"
-    if settings["mode"] != "direct":
+    against = f" against {settings.get('opponent')}" if settings["mode"] == "head-to-head" else ""
+    head = f"{result['model']}{against} on {result['task']}: {len(result['questions'])} questions"
+    if settings["mode"] not in ("direct", "head-to-head"):
         size = result.get("size", f"{settings['agents']} agents, {settings['max_rounds']} rounds")  # results from before
         head += f", {settings['protocol']} debate of {size}"
     console.print(Text(visible(head), style="bold"), soft_wrap=True)
@@ -84,14 +95,16 @@ def _accuracy(result: Mapping[str, Any]) -> Table:
     # These are in other rows: an agent at the end, and the vote after the last round. The form is not an accuracy.
     twice = ("debate/avg@", "debate/cons@")
     names = [name for name in result["accuracy"] if not name.startswith(twice) and not name.endswith("/format")]
-    versus = [f"against {_AGAINST[result['reference']]}"] if len(result["accuracy"]) > 1 else []
+    reference = _AGAINST.get(result["reference"]) if len(result["accuracy"]) > 1 else None
+    versus = [f"against {reference}"] if reference else []
+    headings = ["won, by", "share"] if result["settings"]["mode"] == "head-to-head" else ["way of answering", "right"]
     rows: list[list[str]] = []
     for name in sorted(names, key=_place):
         change = _change(result["difference"][name]) if name in result["difference"] else ""
         tokens = result["tokens"].get(name)
         numbers = [*_interval(result["accuracy"][name]), *([change] if versus else []), f"{tokens:,.0f}" if tokens else ""]
         rows.append([_title(name), *numbers])
-    return _table(["way of answering", "right", "95 %", *versus, "tokens"], rows, gap=2, box=None)
+    return _table([*headings, "95 %", *versus, "tokens"], rows, gap=2, box=None)
 
 
 def _shares(result: Mapping[str, Any]) -> Table:
@@ -101,7 +114,8 @@ def _shares(result: Mapping[str, Any]) -> Table:
     titles = {name: title for name, title in _SHARES.items() if name in shares}
     titles |= {name: "votes won by " + name.removeprefix("bias/").replace("/", " ") for name in biases}
     rows = [[title, *_interval(shares[name]), f"{shares[name][3]:,.0f}"] for name, title in titles.items()]
-    return _table(["in the debates", "share", "95 %", "of"], rows, gap=2, box=None)
+    where = "in the ballots" if result["settings"]["mode"] == "head-to-head" else "in the debates"
+    return _table([where, "share", "95 %", "of"], rows, gap=2, box=None)
 
 
 def _remarks(result: Mapping[str, Any]) -> list[str]:
