@@ -256,14 +256,14 @@ def from_folder(config: T, folder: Path) -> T:
     """
     path = folder / "config.toml"
     settings = read_settings(path)
+    if "schedule" in settings:  # as it was called
+        settings["lr_schedule"] = settings.pop("schedule")
     protocol = settings.get("protocol")
     if isinstance(protocol, str) and has_own_settings(protocol):
         if protocol in BUILT_IN or imported_protocol(protocol):
             config = with_protocol(config, protocol)
         known = flat(config)
         settings = {name: value for name, value in settings.items() if name in known}
-    if "schedule" in settings:  # as it was called
-        settings["lr_schedule"] = settings.pop("schedule")
     settings = {name: value for name, value in _BEFORE.items() if name in flat(config)} | settings
     if "prompts" in settings:  # their copies: nothing outside of a folder is read because the folder names it
         settings["prompts"] = str(folder / "prompts")

@@ -236,6 +236,9 @@ def test_a_folder_from_before_has_its_learning_rate(tmp_path):
     before = [line for line in text.splitlines() if not line.startswith(("lr_", "kl ", "opponents "))]
     (tmp_path / "config.toml").write_text("\n".join(before).replace("[learn]", '[learn]\nschedule = "cosine"'))
     assert from_folder(TrainConfig(), tmp_path).learn == changed(preset("demo"), {"lr_schedule": "cosine"}, "test").learn
+    ballot = changed(with_protocol(preset("demo"), "ballot"), {"lr_schedule": "cosine"}, "test")
+    (tmp_path / "config.toml").write_text(to_toml(ballot).replace("lr_schedule", "schedule"))
+    assert from_folder(TrainConfig(), tmp_path).learn.lr_schedule == "cosine"
 
 
 def test_a_protocol_of_another_command_or_in_python(tmp_path):

@@ -1,5 +1,6 @@
 """The import rules between rooms hold, and the lint that holds them fails when they do not."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -44,3 +45,14 @@ def test_a_forbidden_import_fails_the_lint(tmp_path, room, line):
     result = lint(tmp_path)
     assert result.returncode == 1, result.stdout + result.stderr
     assert "0 broken" not in result.stdout
+
+
+def test_the_map_in_the_readme_names_every_file():
+    readme = (ROOT / "README.md").read_text()
+    tree = readme.split("```\npeergrad/\n")[1].split("```")[0]
+    rooms = re.split(r"^  (?=\S)", tree, flags=re.MULTILINE)
+    for room in ("debate", "reward", "learn", "tasks", "measure", "runs"):
+        lines = next(text for text in rooms if text.startswith(f"{room}/"))
+        named = re.findall(r"(\w+\.py)", lines)
+        there = [path.name for path in (ROOT / "peergrad" / room).glob("*.py") if path.name != "__init__.py"]
+        assert sorted(named) == sorted(there), room

@@ -185,7 +185,7 @@ class Ballot(BaseProtocol):
         self, debate: Debate, answers: Mapping[int, Turn], agent: int, candidates: Candidates
     ) -> tuple[Choice, ...]:
         if self.ballot_form == "soft-verdict":
-            return tuple(self._verdict_choice(debate, answers, agent, letter) for letter in candidates)
+            return tuple(self._verdict_choice(debate, answers, agent, group) for group in candidates)
         if self.ballot_form == "soft-choice":
             groups, name = [candidates], "choose_best"
         else:
@@ -200,16 +200,16 @@ class Ballot(BaseProtocol):
             for group in groups
         )
 
-    def _verdict_choice(self, debate: Debate, answers: Mapping[int, Turn], agent: int, letter: tuple[int, ...]) -> Choice:
+    def _verdict_choice(self, debate: Debate, answers: Mapping[int, Turn], agent: int, group: tuple[int, ...]) -> Choice:
         """Yes or No to one answer: to its final value alone, which is judged better than its words, or to all of it where
         nobody gives a final value. One without a value gets no other question than the rest, which it would answer better.
         """
-        values = {agent: debate.question.style.answer(turn.text) for agent, turn in answers.items()}
+        values = {author: debate.question.style.answer(turn.text) for author, turn in answers.items()}
         if any(values.values()):
-            value = values[letter[0]] or prompts.text("no_value", self.prompts)
+            value = values[group[0]] or prompts.text("no_value", self.prompts)
             shown, task = [], self._value_task(value)
         else:
-            shown, task = self._shown_answers(answers, (letter,)), prompts.text("choose_verdict", self.prompts)
+            shown, task = self._shown_answers(answers, (group,)), prompts.text("choose_verdict", self.prompts)
         return Choice(self._asked(debate, answers, agent, shown, task), ("Yes", "No"))
 
     def _value_task(self, value: str) -> str:

@@ -113,7 +113,7 @@ def section_of(protocol: str) -> type[DebateConfig]:
         for field in dataclasses.fields(kind)
         if field.name not in usual and _is_setting(types[field.name])
     ]
-    return dataclasses.make_dataclass(kind.__name__, more, bases=(DebateConfig,), frozen=True, kw_only=True)
+    return dataclasses.make_dataclass(f"{kind.__name__}Config", more, bases=(DebateConfig,), frozen=True, kw_only=True)
 
 
 def defaults_of(protocol: str) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class Seats:
     Example: ``Seats({0: policy}, others=frozen)``
     """
 
-    hands_on_choices = True
+    forwards_choices = True
 
     def __init__(self, seats: Mapping[int, Sampler], others: Sampler) -> None:
         self._seats = dict(seats)
@@ -72,7 +72,7 @@ class Seats:
 class Opponent:
     """A sampler whose replies name it, so that nobody trains on them."""
 
-    hands_on_choices = True
+    forwards_choices = True
 
     def __init__(self, sampler: Sampler, name: str) -> None:
         self._sampler, self._name = sampler, name
@@ -98,7 +98,7 @@ async def answered(sampler: Sampler, asks: Sequence[Ask]) -> Sequence[Answer]:
     name = type(sampler).__name__
     try:
         # A sampler that only hands asks on to others leaves it to them to choose.
-        if any(ask.choices for ask in asks) and not hasattr(sampler, "hands_on_choices"):
+        if any(ask.choices for ask in asks) and not hasattr(sampler, "forwards_choices"):
             answers = await _chosen(sampler, asks)
         else:
             answers = list(await sampler.sample(asks))
@@ -178,7 +178,7 @@ class Batcher:
     Use as ``async with Batcher(engine, max_asks=512, deadline_s=600) as sampler``: leaving ends every call under way.
     """
 
-    hands_on_choices = True
+    forwards_choices = True
 
     def __init__(self, sampler: Sampler, *, max_asks: int = 1024, max_calls: int = 4, deadline_s: float = 600.0) -> None:
         if max_asks < 1 or max_calls < 1:

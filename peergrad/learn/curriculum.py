@@ -16,10 +16,10 @@ from typing import Annotated, Literal
 from peergrad.debate.bounds import Range
 from peergrad.debate.errors import UserError
 
-Asked = Mapping[str, float | None]
+Outcomes = Mapping[str, float | None]
 """The questions of a step, each with the share of its final answers that were right or, where nobody knows, the share of
 pairs of votes that agreed. ``None``: neither is known."""
-History = Sequence[Asked]
+History = Sequence[Outcomes]
 """All steps so far."""
 
 
@@ -109,7 +109,7 @@ def stage_of(rules: CurriculumRules, tasks: int, step: int, history: History, ah
 
 def reached(history: History) -> float | None:
     """The mean over all questions of some steps."""
-    shares = [share for asked in history for share in asked.values() if share is not None]
+    shares = [share for outcomes in history for share in outcomes.values() if share is not None]
     return math.fsum(shares) / len(shares) if shares else None
 
 
@@ -122,19 +122,19 @@ def curriculum_metrics(
     rules: CurriculumRules, tasks: Sequence[str], step: int, history: History, ahead: int = 0
 ) -> dict[str, float]:
     """What is logged of a step, the last of the history. ``tasks`` are names, with which ids begin if there are several."""
-    asked, before = history[step], {id for earlier in history[:step] for id in earlier}
+    outcomes, before = history[step], {id for earlier in history[:step] for id in earlier}
     metrics: dict[str, float | None] = {}
     for name in tasks if len(tasks) > 1 else ():
-        own = {id: share for id, share in asked.items() if id.startswith(f"{name}/")}
+        own = {id: share for id, share in outcomes.items() if id.startswith(f"{name}/")}
         metrics |= {f"curriculum/{name}/questions": len(own), f"curriculum/{name}/share": reached([own])}
     if rules.curriculum == "in order":
         stage, began = stage_of(rules, len(tasks), step, history, ahead)
         metrics |= {"curriculum/stage": stage + 1}
         metrics |= {"curriculum/reached": reached(history[began : step + 1][-rules.target_steps :])}
     if rules.curriculum == "adaptive":
-        metrics |= {"curriculum/again": sum(id in before for id in asked) / max(1, len(asked))}
-        metrics |= {"curriculum/mixed": sum(mixed(share) > 0 for share in asked.values()) / max(1, len(asked))}
-        metrics |= {"curriculum/seen": len(before | asked.keys())}
+        metrics |= {"curriculum/again": sum(id in before for id in outcomes) / max(1, len(outcomes))}
+        metrics |= {"curriculum/mixed": sum(mixed(share) > 0 for share in outcomes.values()) / max(1, len(outcomes))}
+        metrics |= {"curriculum/seen": len(before | outcomes.keys())}
     return {name: float(value) for name, value in metrics.items() if value is not None}
 
 
@@ -166,7 +166,7 @@ def _order(task: Sequence[str], seed: int, epoch: int) -> list[str]:
 
 
 def _next(task: Sequence[str], count: int, seed: int, step: int) -> list[str]:
-    """Every question once an epoch, each epoch in an order of its own."""
+    """Every question at most once an epoch, each epoch in an order of its own; what is no whole batch is left out of it."""
     epoch, place = divmod(step, len(task) // count)
     return _order(task, seed, epoch)[place * count : (place + 1) * count]
 
@@ -176,9 +176,9 @@ def _adaptive(questions: Sequence[str], count: int, seed: int, step: int, histor
     those that were asked least often.
     """
     times, shares = Counter[str](), dict[str, float | None]()
-    for asked in history:
-        times.update(asked.keys())
-        shares |= asked
+    for outcomes in history:
+        times.update(outcomes.keys())
+        shares |= outcomes
     rng = random.Random(f"{seed} adaptive {step}")
     weights = {id: mixed(shares[id]) / times[id] for id in questions if id in shares}
     # The smallest of exponential variables with these rates: a weighted draw without replacement.

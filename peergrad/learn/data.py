@@ -74,7 +74,7 @@ def credit(debate: Debate, streams: Sequence[Stream], advantages: Sequence[Value
 
     A turn without tokens gets an empty array.
     """
-    credited: list[Floats] = []
+    per_turn: list[Floats] = []
     for index, turn in enumerate(debate.turns):
         total_T = np.zeros(0 if turn.tokens is None else len(turn.tokens.ids_T), np.float32)
         for stream, values in zip(streams, advantages, strict=True):
@@ -83,8 +83,8 @@ def credit(debate: Debate, streams: Sequence[Stream], advantages: Sequence[Value
                 continue
             for tokens in _tokens_of(turn, stream.sections):
                 total_T[tokens] += stream.weight * value
-        credited.append(total_T)
-    return credited
+        per_turn.append(total_T)
+    return per_turn
 
 
 def section_tokens(turn: Turn, name: str) -> slice:
@@ -111,11 +111,11 @@ def _byte_offset(text: str, chars: int) -> int:
     return chars if text.isascii() else len(text[:chars].encode("utf-8", "surrogatepass"))
 
 
-def datums(debate: Debate, credit: Sequence[Floats]) -> list[Datum]:
+def datums(debate: Debate, advantages_by_turn: Sequence[Floats]) -> list[Datum]:
     """Every agent's turns as training sequences, each token that the policy sampled in exactly one of them, once.
 
     Turns are joined while each prompt extends what is already there; else the sequence is closed and a new one begins.
-    ``credit`` gives each turn's advantage per token. Raises ``UserError`` for a debate whose tokens were not kept.
+    ``advantages_by_turn`` is from ``credit``. Raises ``UserError`` for a debate whose tokens were not kept.
     """
     made: list[Datum] = []
     for agent in range(debate.agents):
@@ -133,7 +133,7 @@ def datums(debate: Debate, credit: Sequence[Floats]) -> list[Datum]:
             if not sequence.extended_by(turn.tokens.prompt_T):
                 made.append(sequence.close(debate.id, agent))
                 sequence = _Sequence()
-            sequence.add(index, turn.tokens, credit[index])
+            sequence.add(index, turn.tokens, advantages_by_turn[index])
         if sequence.turns:
             made.append(sequence.close(debate.id, agent))
     return made

@@ -114,11 +114,11 @@ def shares(counts: Counts) -> dict[str, float]:
 
 
 def form_counts(scored: Scored) -> Counts:
-    """Whether replies can be read and votes are cast; replies of opponents are left out."""
+    """Whether replies can be read and votes are cast; opponents' replies and turns of choices are left out."""
     turns, votes = scored.debate.turns, [vote for vote in scored.tally.votes if vote.judged]
     voters = {vote.turn for vote in votes}
     due = [index in voters for index, turn in enumerate(turns) if vote_due(scored.debate, turn)]
-    own = [turn for turn in turns if not turn.by]
+    own = [turn for turn in turns if not turn.by and not turn.chosen]
     counts = {
         "replies/readable": (sum(turn.parsed.error is None for turn in own), len(own)),
         "replies/tolerated": (sum(turn.parsed.tolerated for turn in own), len(own)),

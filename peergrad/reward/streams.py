@@ -107,11 +107,13 @@ def diagnosis(debate: Debate, tallied: Tally, *, weight: float = 1.0) -> Stream:
 def contract_penalty(debate: Debate, tallied: Tally, *, form: Form = "graded", weight: float = 1.0) -> Stream:
     """What a turn's form costs, on all of its tokens: -1 if unreadable, -0.1 if it was only tolerated, -0.5 without the
     final answer that was asked for, and -0.5 times the share of the pairs due that it has no valid vote on. The literal
-    rule knows no shares and no answers: -0.5 without any valid vote.
+    rule knows no shares and no answers: -0.5 without any valid vote. A turn of choices says nothing and has no form.
     """
-    values: list[float] = []
+    values: list[float | None] = []
     for index, turn in enumerate(debate.turns):
-        if turn.parsed.error:
+        if turn.chosen:
+            values.append(None)
+        elif turn.parsed.error:
             values.append(_UNREADABLE)
         elif form == "literal":
             values.append(_NO_VOTE if index in tallied.missing else 0.0)

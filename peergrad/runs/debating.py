@@ -221,7 +221,7 @@ async def debate_all(plan: DebatesPlan, watch: Watcher) -> list[Debate]:
 class _Debating:
     """Debates under way: a sampler for all seats, which tells of every reply as it comes and names seats in errors."""
 
-    hands_on_choices = True
+    forwards_choices = True
 
     def __init__(self, plan: DebatesPlan, log: TranscriptLog, watch: Watcher, pool: ModelPool) -> None:
         self._plan, self._log, self._watch, self._pool = plan, log, watch, pool

@@ -54,9 +54,14 @@ def write(path: Path, content: bytes) -> None:
 
 
 def append(path: Path, line: bytes, *, sync: bool = True) -> None:
-    """Add a line to a file; killed in between, the last line may be torn, which readers must expect."""
+    """Add a line to a file; killed in between, the last line may be torn, which readers must expect. A torn line stays a
+    line of its own: what is added does not become part of it.
+    """
     with writing(path):
-        with path.open("ab") as file:
+        with path.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                line = line if file.read(1) == b"\n" else b"\n" + line
             file.write(line)
         if sync:
             _sync(path)

@@ -17,7 +17,7 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.play import Played
 from peergrad.debate.transcript import dump, read_file
 from peergrad.debate.types import Debate
-from peergrad.learn.curriculum import Asked
+from peergrad.learn.curriculum import Outcomes
 from peergrad.runs import files
 from peergrad.runs.files import Warn, WorkFolder, json_bytes, read_records
 
@@ -79,20 +79,22 @@ class Run(WorkFolder):
         lines = read_records(self.path / "metrics.jsonl")
         return [line for line in lines if all(isinstance(line.get(name), int) for name in ("step", "warm"))]
 
-    def log_asked(self, at: Progress, asked: Asked) -> None:
-        """Add the questions of a step, and what came of each, to ``asked.jsonl``."""
-        files.append(self.path / "asked.jsonl", json_bytes({"step": at.step, "asked": dict(asked)}) + b"\n")
+    def log_outcomes(self, at: Progress, outcomes: Outcomes) -> None:
+        """Add the questions of a step, and what came of each, to ``outcomes.jsonl``."""
+        files.append(self.path / "outcomes.jsonl", json_bytes({"step": at.step, "outcomes": dict(outcomes)}) + b"\n")
 
-    def asked(self, steps: int) -> list[Asked]:
+    def outcomes(self, steps: int) -> list[Outcomes]:
         """The questions of each of so many steps; of one that can't be read, none."""
-        lines = {line.get("step"): line.get("asked") for line in read_records(self.path / "asked.jsonl")}
-        of_step = [asked if isinstance(asked := lines.get(step), dict) else {} for step in range(1, steps + 1)]
-        return [{id: share if isinstance(share, float) else None for id, share in asked.items()} for asked in of_step]
+        lines = {line.get("step"): line.get("outcomes") for line in read_records(self.path / "outcomes.jsonl")}
+        of_step = [found if isinstance(found := lines.get(step), dict) else {} for step in range(1, steps + 1)]
+        return [{id: share if isinstance(share, float) else None for id, share in one.items()} for one in of_step]
 
     def save_debates(self, name: str, played: Played) -> None:
         """Save the debates of a step (``step_000001``) or of an evaluation."""
+        dropped = self.path / "debates" / f"{name}.dropped.json"
+        dropped.unlink(missing_ok=True)  # of debates that were not saved to the end
         if played.dropped:
-            files.write(self.path / "debates" / f"{name}.dropped.json", json_bytes(played.dropped))
+            files.write(dropped, json_bytes(played.dropped))
         lines = [dump(debate).encode() + b"\n" for debate in played.debates]
         files.write(self.path / "debates" / f"{name}.jsonl", b"".join(lines))
 
@@ -173,9 +175,11 @@ class Run(WorkFolder):
         """
         lines = [line for line in self.metrics() if Progress(line["step"], line["warm"]) <= at]
         files.write(self.path / "metrics.jsonl", b"".join(json_bytes(line) + b"\n" for line in lines))
-        if (asked := self.path / "asked.jsonl").exists():
-            steps = [line for line in read_records(asked) if isinstance(line.get("step"), int) and line["step"] <= at.step]
-            files.write(asked, b"".join(json_bytes(line) + b"\n" for line in steps))
+        if (outcomes := self.path / "outcomes.jsonl").exists():
+            steps = [
+                line for line in read_records(outcomes) if isinstance(line.get("step"), int) and line["step"] <= at.step
+            ]
+            files.write(outcomes, b"".join(json_bytes(line) + b"\n" for line in steps))
         for file in (self.path / "debates").glob("step_*"):
             debated = Progress.of(file.name.removesuffix(".jsonl").removesuffix(".dropped.json"))
             if debated and debated.step > at.step + 1 + ahead:

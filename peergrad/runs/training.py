@@ -19,13 +19,14 @@ from peergrad.config import ApiConfig, TrainConfig, changed, flat
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import is_import_path
 from peergrad.debate.play import Played, play_all
+from peergrad.debate.prompts import TEXTS
 from peergrad.debate.protocol import BaseProtocol, call_protocol, own_protocol
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Batcher, Sampler
 from peergrad.debate.types import Ask, Debate, Question
 from peergrad.engines.base import Setup
 from peergrad.engines.registry import engine_of, open_trainer, own_code
-from peergrad.learn.curriculum import Asked, History, check_curriculum, choose, curriculum_metrics, first, stage_of
+from peergrad.learn.curriculum import History, Outcomes, check_curriculum, choose, curriculum_metrics, first, stage_of
 from peergrad.learn.losses import LossName
 from peergrad.learn.train import Step, Stopped, due, self_play, train, went_too_far
 from peergrad.learn.trainer import RETRIED, StepStats, Trainer, joined
@@ -105,7 +106,8 @@ class Plan:
         """What the run is made with, for whoever wants to make it again."""
         asks = self.wave(Question("prompts", "?", style=self.task[0].style), "prompts")
         prompts = "\n".join(message.text for ask in asks for message in ask.messages)
-        prompts += "".join(f"\n{name}\n{text}" for name, text in self.protocol.prompts)  # also those of later rounds
+        texts = TEXTS | dict(self.protocol.prompts)  # also those of later rounds
+        prompts += "".join(f"\n{name}\n{text}" for name, text in texts.items())
         facts: dict[str, Any] = {
             "format": 1,
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -159,10 +161,11 @@ def _check_reward(config: TrainConfig, task: Task) -> None:
     if rules.votes == "majority" and all(task[index].style.find is None for index in range(len(task))):
         raise UserError(f"votes: answers to {task.name} have no final value that could be in the majority; take peer")
     other_than_votes = rules.needs_truth or rules.votes == "majority" or is_import_path(rules.reward)
-    if config.debate.protocol == "direct" and not other_than_votes:
+    nobody_votes = config.debate.protocol == "direct" or (config.debate.protocol == "ballot" and config.debate.agents < 3)
+    if nobody_votes and not other_than_votes:
         raise UserError(
-            "protocol: in direct nobody votes, so there is nothing to learn from; give --truth-weight 1 or "
-            "--votes majority, or take --protocol ballot"
+            f"protocol: in {config.debate.protocol} of {config.debate.agents} nobody votes, so there is nothing to learn "
+            "from; give --truth-weight 1 or --votes majority, or take --protocol ballot with 3 agents or more"
         )
 
 
@@ -296,7 +299,7 @@ class _Training:
         self.plan, self.config, self.opponents, self.lessons = plan, plan.config, opponents, lessons
         self.run, self.trainer, self.watch, self.loggers, self.stop = run, trainer, watch, loggers, stop
         self.updates = Updates()  # so far, those before the run was resumed included
-        self.asked: list[Asked] = []
+        self.history: list[Outcomes] = []
 
     async def train(self, newest: tuple[Progress, Path] | None) -> None:
         """Train from the newest checkpoint, if there is one."""
@@ -365,7 +368,7 @@ class _Training:
     async def _self_play(self, at: Progress) -> None:
         """The loop itself, and around it what is saved of every step."""
         learn = self.config.learn
-        self.asked = self.run.asked(at.step) if self.plan.has_curriculum else []
+        self.history = self.run.outcomes(at.step) if self.plan.has_curriculum else []
         history = [line for line in self.run.metrics() if line["phase"] == "train"]
         truth = truth_of(self.plan.task.grade)
         halved = sum(went_too_far(learn, line) for line in history)
@@ -378,7 +381,7 @@ class _Training:
                 # Comparing answers may take long, and signals must be heard.
                 metrics, sounding = await asyncio.to_thread(self._measure, at, step, history)
                 if self.plan.has_curriculum:
-                    self.run.log_asked(at, self.asked[-1])
+                    self.run.log_outcomes(at, self.history[-1])
                 self._log(at, "train", metrics)
                 for alarm in sounding:
                     self.watch.alarm(alarm)
@@ -393,7 +396,7 @@ class _Training:
         rules, tasks, ahead = self.config.curriculum, self.plan.tasks, self.config.learn.max_staleness
         task = self.plan.task
         if rules.curriculum == "in order":
-            task = tasks[stage_of(rules, len(tasks), step.index, self.asked, ahead)[0]]
+            task = tasks[stage_of(rules, len(tasks), step.index, self.history, ahead)[0]]
         batch = DebateBatch.of(step.scored, task, f"train_{task.name}", step)
         metrics: dict[str, Any] = dict(measure(batch, own_metrics))
         if self.plan.has_curriculum:
@@ -402,8 +405,8 @@ class _Training:
                 scored.debate.question.id: share_of(scored, known)
                 for scored, known in zip(batch.scored, grades, strict=True)
             }
-            self.asked.append({q.id: shares.get(q.id) for q in self.plan.batch(step.index, self.asked)})
-            metrics |= curriculum_metrics(rules, [task.name for task in tasks], step.index, self.asked, ahead)
+            self.history.append({q.id: shares.get(q.id) for q in self.plan.batch(step.index, self.history)})
+            metrics |= curriculum_metrics(rules, [task.name for task in tasks], step.index, self.history, ahead)
         history.append(metrics_line(at, "train", metrics))
         sounding = alarms(history, step, own_alarms)
         metrics["alarms"] = history[-1]["alarms"] = [alarm.name for alarm in sounding]
@@ -413,7 +416,7 @@ class _Training:
         """Self-play whose debates are saved before they are learned from, and used again if the step is repeated."""
         batching = engine_of(self.config.engine).batching(self.config.engine)
         play = self_play(
-            self.plan.protocol, lambda step: self.plan.batch(step, self.asked), done=self.watch.debate, **batching
+            self.plan.protocol, lambda step: self.plan.batch(step, self.history), done=self.watch.debate, **batching
         )
 
         async def rollout(index: int, sampler: Sampler) -> Played:

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +116,8 @@ def _distinct(tasks: Sequence[Questions]) -> tuple[Questions, ...]:
     """The same tasks; of several each has a name of its own, and the ids of its questions begin with it."""
     named: dict[str, Questions] = {}
     for task in tasks:
-        number = sum(other.name == task.name for other in tasks[: len(named)])
-        name = f"{task.name}-{number + 1}" if number else task.name
+        numbered = (f"{task.name}-{number}" for number in count(2))
+        name = next(name for name in chain([task.name], numbered) if name not in named)
         named[name] = _renamed(task, name)
     return tuple(named.values()) if len(tasks) > 1 else tuple(tasks)
 

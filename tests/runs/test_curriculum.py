@@ -50,7 +50,7 @@ def by_hand(debate):
 def bytes_of(run):
     """All that must be the same however often a run was interrupted."""
     files = sorted((run.path / "debates").iterdir())
-    files += [run.folder(run.checkpoints()[-1]) / "adapter_model.safetensors", run.path / "asked.jsonl"]
+    files += [run.folder(run.checkpoints()[-1]) / "adapter_model.safetensors", run.path / "outcomes.jsonl"]
     metrics = [
         {name: value for name, value in line.items() if "time/" not in name and "_per_s" not in name}
         for line in run.metrics()
@@ -138,20 +138,20 @@ def test_mixed_by_weights(tmp_path):
 
 
 def test_adaptive_batches_ask_again_what_was_mixed(adaptive):
-    history = [json.loads(line) for line in (adaptive.path / "asked.jsonl").read_text().splitlines()]
+    history = [json.loads(line) for line in (adaptive.path / "outcomes.jsonl").read_text().splitlines()]
     assert [line["step"] for line in history] == [1, 2, 3, 4]
     seen = {}
     for record, line in zip(history, lines(adaptive), strict=True):
-        asked = record["asked"]
+        outcomes = record["outcomes"]
         played = {debate.question.id: by_hand(debate) for debate in debates(adaptive, record["step"])}
-        assert asked == pytest.approx(played)
-        again = [id for id in asked if id in seen]
+        assert outcomes == pytest.approx(played)
+        again = [id for id in outcomes if id in seen]
         assert all(0 < seen[id] < 1 for id in again)
         candidates = sum(0 < share < 1 for share in seen.values())
         assert len(again) == min(2, candidates)
         assert line["curriculum/again"] == len(again) / 4
-        assert line["curriculum/mixed"] == sum(0 < share < 1 for share in asked.values()) / 4
-        seen |= asked
+        assert line["curriculum/mixed"] == sum(0 < share < 1 for share in outcomes.values()) / 4
+        seen |= outcomes
         assert line["curriculum/seen"] == len(seen)
     assert any(line["curriculum/again"] for line in lines(adaptive))
 
@@ -160,11 +160,11 @@ def test_adaptive_batches_ask_again_what_was_mixed(adaptive):
 @pytest.mark.parametrize(
     ("kind", "step", "file"),
     [
-        ("in order", 1, "asked.jsonl"),  # in the first stage
+        ("in order", 1, "outcomes.jsonl"),  # in the first stage
         ("in order", 3, "step_000003.jsonl"),  # the first batch of the second, sampled and not learned from
         ("in order", 3, "metrics.jsonl"),
         ("adaptive", 3, "step_000003.jsonl"),
-        ("adaptive", 3, "asked.jsonl"),
+        ("adaptive", 3, "outcomes.jsonl"),
     ],
 )
 def test_a_killed_run_ends_with_the_same_bytes(tmp_path, in_order, adaptive, kind, step, file):
@@ -176,7 +176,7 @@ def test_a_killed_run_ends_with_the_same_bytes(tmp_path, in_order, adaptive, kin
 
 def test_one_task_leaves_no_trace(tmp_path):
     run = train(tmp_path / "run", "--steps", 1)
-    assert not (run.path / "asked.jsonl").exists()
+    assert not (run.path / "outcomes.jsonl").exists()
     assert not [name for name in lines(run)[0] if name.startswith("curriculum")]
 
 

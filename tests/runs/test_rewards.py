@@ -110,8 +110,9 @@ def test_what_leaves_nothing_to_learn_from_is_refused_before_a_model_is_loaded(t
     for rules, sentence in (
         (task | {"truth_weight": 0.3}, "truth_weight: nobody knows what is right in open"),
         (task | {"outcome_bonus": "0 -> 1"}, "outcome_bonus: nobody knows what is right in open"),
-        ({"protocol": "direct"}, "protocol: in direct nobody votes"),
-        ({"protocol": "direct", "votes": "none"}, "protocol: in direct nobody votes"),
+        ({"protocol": "direct", "agents": 4}, "protocol: in direct of 4 nobody votes"),
+        ({"protocol": "ballot", "agents": 2}, "protocol: in ballot of 2 nobody votes"),
+        ({"protocol": "direct", "votes": "none", "agents": 4}, "protocol: in direct of 4 nobody votes"),
     ):
         with pytest.raises(UserError, match=sentence):
             plan_run(settings(tmp_path / "run", **rules))

@@ -1,6 +1,7 @@
 """SPEC 8: metrics."""
 
 import json
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -10,7 +11,7 @@ from peergrad.debate.ballot import Ballot
 from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.style import last_boxed
 from peergrad.debate.transcript import dump, load
-from peergrad.debate.types import Question
+from peergrad.debate.types import Parsed, ParseError, Question
 from peergrad.learn.advantages import advantages
 from peergrad.learn.data import credit, datums
 from peergrad.learn.losses import optim_metrics
@@ -182,6 +183,12 @@ def test_8_6_form_and_copies():  # SPEC 8.6
     loose = played(Parallel(agents=2, max_rounds=1), lambda ask: "4" if ask.agent else short())
     counts = shares(form_counts(score(loose)))
     assert (counts["replies/readable"], counts["replies/tolerated"]) == (1.0, 0.5)
+
+    # Choices are no replies: answers that are all cut off are all unreadable.
+    ballots = played(Ballot(agents=3), lambda ask: "1 1 1", likely=lambda *_: (0.5, 0.5))
+    cut = Parsed(error=ParseError("truncated"))
+    endless = replace(ballots, turns=(*(replace(turn, parsed=cut) for turn in ballots.turns[:3]), *ballots.turns[3:]))
+    assert shares(form_counts(score(endless)))["replies/readable"] == 0
 
     def by_seat(ask, agents=4):
         a, b, c = ((ask.agent + step) % agents for step in (1, 2, 3))

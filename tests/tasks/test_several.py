@@ -118,3 +118,13 @@ def test_evaluating_on_several_tasks_takes_of_each_in_turn(file):
 def test_code_in_a_list_is_known_as_such():
     assert is_own_task("gsm8k,my_task:Puzzles")
     assert not is_own_task("math:algebra,gsm8k:train,arithmetic:level1,x.jsonl")
+
+
+def test_several_tasks_of_one_name_are_told_apart(tmp_path):
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+    paths = tmp_path / "a" / "x.jsonl", tmp_path / "b" / "x.jsonl", tmp_path / "c" / "x-2.jsonl"
+    for path in paths:
+        path.write_text('{"question": "1?", "answer": "1"}')
+    tasks, _ = open_tasks(TaskConfig(task=",".join(map(str, paths))), 0)
+    assert [task.name for task in tasks] == ["x", "x-2", "x-2-2"]
