@@ -19,6 +19,7 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
 from peergrad.debate.head_to_head import VoteForm
 from peergrad.debate.imports import own_functions
+from peergrad.debate.personas import PERSONAS
 from peergrad.debate.protocol import BaseProtocol, imported_protocol
 from peergrad.debate.protocols import BUILT_IN
 from peergrad.engines.base import ApiConfig, EngineConfig, UpdateConfig
@@ -234,7 +235,10 @@ def with_protocol(config: T, protocol: str | BaseProtocol) -> T:
     if isinstance(protocol, BaseProtocol):
         if protocol.prompts:
             raise UserError("prompts: settings name a folder of texts; put them there")
-        values = {field.name: getattr(protocol, field.name) for field in fields(protocol)} | {"prompts": None}
+        if getattr(protocol, "personas", PERSONAS) != PERSONAS:
+            raise UserError("personas: settings name a file of personas; put them there")
+        values = {field.name: getattr(protocol, field.name) for field in fields(protocol)}
+        values |= {"prompts": None, "personas": None}
     name = protocol.name if isinstance(protocol, BaseProtocol) else protocol
     section = section_of(name) if has_own_settings(name) else DebateConfig
     usual: dict[str, Any] = {field.name: getattr(before, field.name) for field in fields(DebateConfig)}
@@ -267,6 +271,8 @@ def from_folder(config: T, folder: Path) -> T:
     settings = {name: value for name, value in _BEFORE.items() if name in flat(config)} | settings
     if "prompts" in settings:  # their copies: nothing outside of a folder is read because the folder names it
         settings["prompts"] = str(folder / "prompts")
+    if "personas" in settings:
+        settings["personas"] = str(folder / "personas.toml")
     return changed(config, settings, str(path))
 
 

@@ -14,6 +14,7 @@ from peergrad.cli.main import train_settings
 from peergrad.config import TrainConfig, changed, from_folder, preset
 from peergrad.debate.ballot import Ballot, BallotForm
 from peergrad.debate.judge import judge_asks, read_verdict
+from peergrad.debate.personas import PERSONAS, Persona, personas_toml, read_personas
 from peergrad.debate.play import play
 from peergrad.debate.prompts import TEXTS, read_texts
 from peergrad.debate.protocols import Parallel, Sequential
@@ -198,3 +199,94 @@ def test_a_run_keeps_its_texts_and_reads_no_others(folder, tmp_path, monkeypatch
     sent.write_text(sent.read_text().replace(str(run.path / "prompts"), str(secret)))
     assert str(secret) in sent.read_text()
     assert from_folder(TrainConfig(), run.path).debate.texts == (("propose", OWN),), "a folder names nothing outside of it"
+
+
+PERSONAS_FILE = """
+[[persona]]
+name = "Checker"
+temperature = 0.4
+text = "You test \\u007f every claim.\\nTwice."
+
+[[persona]]
+temperature = 1
+name = "Dreamer"
+text = ""
+"""
+CHARACTERS = (Persona("Checker", "You test \x7f every claim.\nTwice.", 0.4), Persona("Dreamer", "", 1.0))
+
+
+@pytest.fixture
+def personas(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(PERSONAS_FILE)
+    return path
+
+
+def test_personas_of_a_file(personas, tmp_path):  # SPEC 3.10
+    assert read_personas(personas) == CHARACTERS
+    for some in (CHARACTERS, PERSONAS):
+        (tmp_path / "copy.toml").write_text(personas_toml(some))
+        assert read_personas(tmp_path / "copy.toml") == some
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[[persona]\n", "mine.toml is not TOML"),
+        ("", "mine.toml: has no table [[persona]]"),
+        ("[[personas]]\n", "mine.toml, personas: is not known; write each persona as a table [[persona]]"),
+        ("persona = 3\n", "mine.toml, persona: 3 is not a list"),
+        ("persona = [3]\n", "mine.toml, persona[0]: 3 is not an object"),
+        (
+            PERSONAS_FILE + "style = 'x'\n",
+            "persona[1].style: is not known; it may be 'name', 'temperature', 'text'",
+        ),
+        (PERSONAS_FILE.replace('"Dreamer"', '""'), 'mine.toml, persona[1].name: "" is no name'),
+        (PERSONAS_FILE.replace('"Dreamer"', "2026-01-01"), 'persona[1].name: "2026-01-01" is not text'),
+        (PERSONAS_FILE.replace("0.4", "-0.4"), "persona[0].temperature: -0.4 is not possible; give 0 or more"),
+        (PERSONAS_FILE.replace("0.4", "nan"), "persona[0].temperature: NaN is not a number"),
+        (PERSONAS_FILE.replace('text = ""', ""), "persona[1].text: is missing"),
+    ],
+)
+def test_what_is_no_persona_is_a_sentence(personas, text, says):  # SPEC 3.10
+    personas.write_text(text)
+    with pytest.raises(UserError) as caught:
+        read_personas(personas)
+    assert says in str(caught.value)
+
+
+def test_a_debate_of_ones_own_personas(personas, tmp_path):  # SPEC 3.10
+    out = tmp_path / "talk.jsonl"
+    args = ("debate", "Why?", *SMALL, "--max-rounds", 1, "--personas", personas, "--temperature", 0.5, "--out", out)
+    made = command(*args, "--json")
+    assert made.returncode == 0, made.stderr
+    (debate,) = read_file(out)
+    assert debate.protocol.personas == CHARACTERS
+    assert [turn.tokens.temperature for turn in debate.turns] == pytest.approx([0.2, 0.5, 0.2])
+    assert "the Dreamer" in debate.turns[1].asked[0].text
+    personas.write_text(PERSONAS_FILE.replace("0.4", "0.5"))
+    refused = command(*args)
+    assert (refused.returncode, "personas: the transcript" in refused.stderr) == (2, True)
+    missing = command("check", *SMALL, "--personas", tmp_path / "none.toml")
+    assert (missing.returncode, "none.toml can't be read" in missing.stderr) == (2, True)
+
+
+def test_a_run_of_ones_own_personas_and_of_no_others(personas, tmp_path, monkeypatch):  # SPEC 3.10
+    small = ("--batch", 2, "--warm-steps", 0, "--eval-questions", 0, "--eval-debates", 0, "--rank", 2, "--max-rounds", 1)
+    run = ("train", *SMALL, *small, "--out", tmp_path / "run")
+    assert command(*run, "--steps", 1, "--personas", personas).returncode == 0
+    personas.rename(tmp_path / "moved.toml")
+    copy = tmp_path / "run" / "personas.toml"
+    assert command(*run, "--steps", 2, "--personas", copy).returncode == 0, "the same, wherever they lie"
+    (debate, _) = read_file(tmp_path / "run" / "debates" / "step_000002.jsonl")
+    assert debate.protocol.personas == CHARACTERS
+    refused = command(*run, "--steps", 3)
+    assert (refused.returncode, "has other prompts" in refused.stderr) == (2, True)
+    colder = tmp_path / "colder.toml"
+    colder.write_text(PERSONAS_FILE.replace("0.4", "0.3"))
+    assert "has other prompts" in command(*run, "--steps", 3, "--personas", colder).stderr
+    monkeypatch.chdir("/")
+    sent = tmp_path / "run" / "config.toml"
+    sent.write_text(sent.read_text().replace(str(copy), str(colder)))
+    assert str(colder) in sent.read_text()
+    assert from_folder(TrainConfig(), tmp_path / "run").debate.characters == CHARACTERS, "nothing outside of it is read"

@@ -75,8 +75,7 @@ class Ballot(BaseProtocol):
         self.at_least_1("max_chars_per_field")
         if not 2 <= self.shown <= _MOST_SHOWN:
             raise UserError(f"shown: {self.shown} is not possible; give a whole number from 2 to {_MOST_SHOWN}")
-        if self.temperature < 0:
-            raise UserError(f"temperature: {self.temperature} is not possible; give 0 or more")
+        self.at_least_0("temperature")
         if self.revise and self.soft:
             raise UserError(
                 f"revise: votes by {self.ballot_form!r} come without critiques to revise by; take --ballot-form verdicts, "

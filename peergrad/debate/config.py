@@ -14,7 +14,7 @@ from peergrad.debate.contract import Order, Reading
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
 from peergrad.debate.imports import is_import_path, where_it_failed
-from peergrad.debate.personas import PERSONAS
+from peergrad.debate.personas import PERSONAS, Persona, read_personas
 from peergrad.debate.prompts import Texts, Wording, read_texts
 from peergrad.debate.protocol import BaseProtocol, Recorded, imported_protocol, own_protocol
 from peergrad.debate.protocols import BUILT_IN, OrderShown, Parallel
@@ -37,6 +37,8 @@ class DebateConfig:
     """Full instructions, or brief ones for a model that knows the form (after a warm start)."""
     prompts: Annotated[Path | None, RESUMABLE] = None
     """A folder with texts of your own: each file NAME.txt replaces the prompt of that name."""
+    personas: Annotated[Path | None, RESUMABLE] = None
+    """Parallel: a TOML file with characters of your own, by seat: [[persona]] with name, temperature and text."""
     reading: Reading = "tolerant"
     """Also read replies that are nearly in the form asked for, at a cost; or only the exact form."""
     order: Order = "strict"
@@ -44,7 +46,7 @@ class DebateConfig:
     order_shown: OrderShown = "rotated"
     """Others' words in an order that is another for each agent, so that places even out; or by seat."""
     temperature: float = 1.0
-    """Sampling temperature; in parallel debates each persona has its own."""
+    """Sampling temperature; in parallel debates each persona has its own, which is multiplied by this."""
     history_rounds: int = -1
     """Sequential: how many rounds a prompt shows, the running one included; -1 is all."""
     max_chars_per_field: int = 4000
@@ -60,6 +62,11 @@ class DebateConfig:
         """The texts of one's own."""
         return read_texts(self.prompts) if self.prompts else ()
 
+    @property
+    def characters(self) -> tuple[Persona, ...]:
+        """Those of one's own, or the built-in ones."""
+        return read_personas(self.personas) if self.personas else PERSONAS
+
     def build(self, temperature: float | None = None) -> BaseProtocol:
         """The protocol itself, all of it sampled at one temperature where an engine has no other.
 
@@ -70,12 +77,14 @@ class DebateConfig:
             return Recorded(agents=self.agents, max_tokens=self.max_tokens, protocol=self.protocol)
         names = {field.name for field in dataclasses.fields(kind)}
         settings = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        settings["prompts"] = self.texts
+        settings |= {"prompts": self.texts, "personas": self.characters}
         if temperature is not None and settings.get("temperature", temperature) != temperature:
             given = f"temperature: {self.temperature} is not possible with this engine"
             raise UserError(f"{given}, where all debates are at {temperature:g}; give {temperature:g}")
-        if temperature is not None and kind is Parallel:
-            settings["personas"] = tuple(replace(persona, temperature=temperature) for persona in PERSONAS)
+        if temperature is not None:
+            settings["personas"] = tuple(replace(persona, temperature=1.0) for persona in settings["personas"])
+        if not issubclass(kind, Parallel):
+            settings.pop("personas")
         try:
             return kind(**settings)
         except UserError:

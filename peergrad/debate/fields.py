@@ -47,7 +47,7 @@ class Field:
     @property
     def shown(self) -> str:
         """The value as a person wrote it, short."""
-        text = json.dumps(self.value)
+        text = json.dumps(self.value, default=str)  # TOML has dates
         return text if len(text) <= 60 else text[:57] + "..."
 
     def __contains__(self, name: str) -> bool:

@@ -43,6 +43,12 @@ class BaseProtocol:
             if getattr(self, name) < 1:
                 raise UserError(f"{name}: {getattr(self, name)} is not possible; give a whole number of at least 1")
 
+    def at_least_0(self, *names: str) -> None:
+        """Refuse settings below 0."""
+        for name in names:
+            if getattr(self, name) < 0:
+                raise UserError(f"{name}: {getattr(self, name)} is not possible; give 0 or more")
+
     @property
     def name(self) -> str:
         """Its name in settings and transcripts: a built-in one's, or an import path."""

@@ -87,8 +87,7 @@ class Sequential(_Rounds):
             raise UserError(f"history_rounds: {self.history_rounds} is not possible; -1 is all, 0 none, K the last K rounds")
         if self.max_chars_per_field < 1:
             raise UserError(f"max_chars_per_field: {self.max_chars_per_field} is not possible; give at least 1")
-        if self.temperature < 0:
-            raise UserError(f"temperature: {self.temperature} is not possible; give 0 or more")
+        self.at_least_0("temperature")
 
     @property
     def contract(self) -> Contract:
@@ -135,9 +134,12 @@ class Parallel(_Rounds):
     """
 
     personas: tuple[Persona, ...] = PERSONAS
+    temperature: float = 1.0
+    """What the personas' own temperatures are multiplied by."""
 
     def __post_init__(self) -> None:
         _Rounds.__post_init__(self)
+        self.at_least_0("temperature")
         if not self.personas:
             raise UserError("personas: at least one is needed; leave it out for the five built-in ones")
 
@@ -163,7 +165,7 @@ class Parallel(_Rounds):
                 shown=(0, round_ * self.agents),
                 place=place,
                 contract=SHORT,
-                temperature=self.persona(agent).temperature,
+                temperature=self.temperature * self.persona(agent).temperature,
             )
             for place, agent in enumerate(missing)
         ]
@@ -199,6 +201,10 @@ class Direct(BaseProtocol):
 
     agents: int = 1
     temperature: float = 0.0
+
+    def __post_init__(self) -> None:
+        BaseProtocol.__post_init__(self)
+        self.at_least_0("temperature")
 
     @property
     def rounds(self) -> int:

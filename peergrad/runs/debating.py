@@ -15,6 +15,7 @@ from peergrad.config import ApiConfig, DebateConfig, EngineConfig, TaskConfig, c
 from peergrad.debate.bounds import RESUMABLE, Range
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.imports import is_import_path
+from peergrad.debate.personas import personas_toml
 from peergrad.debate.play import play_all
 from peergrad.debate.protocol import BaseProtocol, playable
 from peergrad.debate.sampler import Answer, Sampler, all_of, answered
@@ -85,6 +86,7 @@ class DebatesPlan:
         config = flat(self.config)
         settings = {name: config[name] for name in (*flat(self.config.debate), "style", "stops", "send_temperature", "seed")}
         settings["prompts"] = self.protocol.prompts  # what they say, wherever they lie
+        settings["personas"] = personas_toml(self.config.debate.characters) if self.config.debate.personas else None
         if is_import_path(self.config.engine.engine):
             settings["engine"] = self.config.engine.engine
         seats = [

@@ -64,6 +64,9 @@ class EvalPlan:
     @property
     def facts(self) -> dict[str, Any]:
         """What is evaluated."""
+        debate = self.config.debate
+        own = [repr(texts)] if (texts := self.protocol.prompts) else []
+        own += [repr(debate.characters)] if debate.personas else []
         return {
             "format": 1,
             "model": self.config.engine.model,
@@ -74,7 +77,7 @@ class EvalPlan:
             "judge_sha256": self.judge and weights_sha256(self.judge, engine_of(self.config.engine)),
             "task": self.task.name,
             "questions_sha256": fingerprint(self.questions),
-            "prompts_sha256": hashlib.sha256(repr(texts).encode()).hexdigest() if (texts := self.protocol.prompts) else None,
+            "prompts_sha256": hashlib.sha256("".join(own).encode()).hexdigest() if own else None,
             "asked": len(self.questions),
         }
 

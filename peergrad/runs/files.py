@@ -14,6 +14,7 @@ from typing import Any
 from peergrad.config import changed, flat, from_folder, markers, to_toml
 from peergrad.debate.bounds import Resumable
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.personas import personas_toml, read_personas
 from peergrad.debate.prompts import read_texts
 from peergrad.debate.transcript import load
 from peergrad.debate.types import Debate
@@ -247,6 +248,8 @@ class WorkFolder:
         for name, text in texts.items():  # so that it does not matter what becomes of the person's
             _make(copies)
             write(copies / f"{name}.txt", text.encode())
+        if config.debate.personas:
+            write(self.path / "personas.toml", personas_toml(config.debate.characters).encode())
         write(self.path / "config.toml", self._toml(config))
         if not resumed:
             write(self.path / self.facts_name, json_bytes(dict(facts), indent=2))
@@ -265,18 +268,21 @@ class WorkFolder:
                         os.rmdir(self.path)
 
     def _toml(self, config: Any) -> bytes:
-        """The settings, with the copies of prompts in place of the person's."""
-        copies = self.path.resolve() / "prompts"
-        return to_toml(changed(config, {"prompts": copies}, "prompts") if config.debate.texts else config).encode()
+        """The settings, with the copies of prompts and personas in place of the person's."""
+        debate, folder = config.debate, self.path.resolve()
+        copies = {"prompts": folder / "prompts"} if debate.texts else {}
+        copies |= {"personas": folder / "personas.toml"} if debate.personas else {}
+        return to_toml(changed(config, copies, "copies")).encode()
 
     def _check_unused(self, config: Any) -> None:
         """Refuse a folder that holds anything but what ``begin`` leaves when it is killed before it writes the facts."""
         try:
             for entry in sorted(self.path.iterdir()) if self.path.exists() else []:
                 ours = (
-                    entry.name in ("lock", ".config.toml.part", f".{self.facts_name}.part")
+                    entry.name in ("lock", ".config.toml.part", ".personas.toml.part", f".{self.facts_name}.part")
                     or (entry.name == "config.toml" and entry.read_bytes() == self._toml(config))
                     or (entry.name == "prompts" and {*read_texts(entry)} <= {*config.debate.texts})
+                    or (entry.name == "personas.toml" and read_personas(entry) == config.debate.characters)
                     or (entry.name in self.subfolders and not any(entry.iterdir()))
                 )
                 if not ours:

@@ -21,7 +21,7 @@ from peergrad.debate.imports import is_import_path
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.prompts import TEXTS
 from peergrad.debate.protocol import BaseProtocol, call_protocol, own_protocol
-from peergrad.debate.protocols import Direct
+from peergrad.debate.protocols import Direct, Parallel
 from peergrad.debate.sampler import Batcher, Sampler
 from peergrad.debate.types import Ask, Debate, Question
 from peergrad.engines.base import Setup
@@ -108,6 +108,8 @@ class Plan:
         prompts = "\n".join(message.text for ask in asks for message in ask.messages)
         texts = TEXTS | dict(self.protocol.prompts)  # also those of later rounds
         prompts += "".join(f"\n{name}\n{text}" for name, text in texts.items())
+        if isinstance(self.protocol, Parallel) and (self.config.debate.personas or self.protocol.temperature != 1):
+            prompts += repr((self.protocol.personas, self.protocol.temperature))
         facts: dict[str, Any] = {
             "format": 1,
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -197,6 +197,22 @@ def test_3_10_personas_and_their_temperatures():  # SPEC 3.10
     assert [turn.tokens.temperature for turn in debate.turns] == pytest.approx(temperatures)
     for agent, turn in enumerate(debate.turns):
         assert f"You are Agent {agent}, the {names[agent % 5]}" in turn.asked[0].text
+    warmer = played(Parallel(agents=7, max_rounds=1, temperature=1.5), lambda ask: short())
+    assert [turn.tokens.temperature for turn in warmer.turns] == pytest.approx([1.5 * one for one in temperatures])
+    assert load(dump(warmer)).protocol == warmer.protocol
+    assert "temperature" not in json.loads(dump(debate))["settings"], "as it was written before there was such a setting"
+
+
+@pytest.mark.parametrize("protocol", [Sequential, Parallel, Ballot, Direct])
+def test_3_10_a_temperature_means_something_in_every_protocol(protocol):  # SPEC 3.10
+    def first(**settings):
+        one = protocol(agents=3, **settings)
+        return one.wave(Debate("d", Question("q", "?"), one))[0].temperature
+
+    assert first(temperature=0.5) == pytest.approx(0.3 if protocol is Parallel else 0.5)
+    assert first(temperature=0) == 0
+    with pytest.raises(UserError, match=r"temperature: -0.1 is not possible; give 0 or more"):
+        first(temperature=-0.1)
 
 
 def test_3_11_stops():  # SPEC 3.11
