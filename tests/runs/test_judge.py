@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -61,6 +63,19 @@ def test_beside_votes_of_agents(tmp_path):  # SPEC 4.16
     assert line["reward/gen/mean"] == pytest.approx(mean(judged))
     assert line["v2/judge_votes"] > 0
     assert len(judged) > len(peers)
+    # The commands on what was saved: the judge's votes come last, by the seat after the last.
+    transcript = tmp_path / "run" / "debates" / "step_000001.jsonl"
+    scored = peergrad("score", transcript, "--judge-weight", 1, "--json")["debates"]
+    by_command = [value for one in scored for value in one["streams"][0]["values"] if value is not None]
+    assert mean(by_command) == pytest.approx(mean(judged))
+    assert sum(vote["author"] == 3 for one in scored for vote in one["votes"]) == line["v2/judge_votes"]
+    names = [reward["name"] for reward in peergrad("rescore", transcript, "--json")["rewards"]]
+    assert names[-1] == "gen judged"
+
+
+def peergrad(*args):
+    command = [sys.executable, "-m", "peergrad", *map(str, args)]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout)
 
 
 def test_a_run_resumed_within_a_fade_ends_with_the_same_bytes(tmp_path):  # SPEC 4.15, 4.16
