@@ -64,7 +64,7 @@ class _Rounds(BaseProtocol):
         tagged = self.reading == "strict"
         return prompts.task(debate.question, agent, seats, full=full, tagged=tagged, error=error, own=self.prompts)
 
-    def _ordered(self, turns: Sequence[Turn], viewer: int) -> Sequence[Turn]:
+    def ordered(self, turns: Sequence[Turn], viewer: int) -> Sequence[Turn]:
         """Turns in the order a viewer is shown them: everybody stands at every place for somebody (SPEC 3.15)."""
         if self.order_shown == "seat":
             return turns
@@ -103,7 +103,7 @@ class Sequential(_Rounds):
         if round_ >= self.max_rounds or (turns and (turns[-1].parsed.error or consensus_reached(debate))):
             return []
         agent, (since, seen) = missing[0], self.window(len(turns))
-        shown = self._ordered(turns[since:], agent)
+        shown = self.ordered(turns[since:], agent)
         question = prompts.question(debate.question, self.wording, self.prompts)
         parts = [
             question,
@@ -186,7 +186,7 @@ class Parallel(_Rounds):
             return Message("system", system), Message("user", f"{question}\n\n{task}")
         last_round = debate.in_round(round_ - 1)[1]
         own = last_round[agent]
-        shown = self._ordered([*last_round.values()], agent)
+        shown = self.ordered([*last_round.values()], agent)
         since = [heard[turn.agent] for turn in shown if turn is not own]
         task = self._task(debate, agent, shown, full=False, error=own.parsed.error)
         return (

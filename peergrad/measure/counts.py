@@ -9,7 +9,9 @@ from itertools import combinations, pairwise
 from math import comb
 from operator import attrgetter
 
+from peergrad.debate.ballot import Ballot
 from peergrad.debate.protocol import call_protocol
+from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.quote import MARK
 from peergrad.debate.types import Ask, Debate, Question, Turn, Verdict
 from peergrad.debate.votes import read_votes
@@ -86,6 +88,11 @@ def vote_is_right(answers: Sequence[Grade]) -> float:
     right = {answer.answer for answer in answers if answer.correct}
     top = [answer in right for answer, count in times.items() if count == max(times.values())]
     return sum(top) / len(top) if top else 0.0
+
+
+def most_are_right(answers: Sequence[Grade]) -> float:
+    """Whether more than half of the answers are right."""
+    return float(2 * sum(answer.correct for answer in answers) > len(answers))
 
 
 # What is counted
@@ -177,7 +184,7 @@ def _votes_in_prompt(debate: Debate, turn: Turn) -> frozenset[tuple[int, Verdict
 
 
 def vote_counts(scored: Scored, grades: Sequence[Grade]) -> Counts:
-    """Whether votes find the truth, whether debate moves towards it, and what votes favour besides.
+    """Whether votes find the truth, and whether debate moves towards it.
 
     A tie between a right and a wrong solution counts half, so that voting blindly scores 0.5 in any style.
     """
@@ -193,7 +200,6 @@ def vote_counts(scored: Scored, grades: Sequence[Grade]) -> Counts:
         for before, after in pairwise(known for speaker, known in answers if speaker == agent):
             if before is not None and after is not None:
                 shares["flips/right_to_wrong" if before else "flips/wrong_to_right"].append(float(before != after))
-    _add_bias(scored, shares)
     return {name: (sum(values), float(len(values))) for name, values in shares.items()}
 
 
@@ -210,9 +216,9 @@ def winner_is_right(scored: Scored, grades: Sequence[Grade]) -> float | None:
     return share_right([answer for answer, rate in zip(final, rates, strict=True) if rate == max(rates)])
 
 
-def _add_bias(scored: Scored, shares: dict[str, list[float]]) -> None:
-    """Votes won by seat and by persona (a tie is half), and by the longer of two solutions (ties left out)."""
-    debate = scored.debate
+def bias_counts(scored: Scored) -> Counts:
+    """What votes favour besides: seats, personas, the answer shown first (a tie is half), the longer one (ties left out)."""
+    debate, shares = scored.debate, defaultdict[str, list[float]](list)
     lengths = [len(turn.solution or "") for turn in debate.turns]
     for vote in scored.tally.votes:
         for agent, win in ((vote.a, 1.0), (vote.b, 0.0)):
@@ -220,10 +226,28 @@ def _add_bias(scored: Scored, shares: dict[str, list[float]]) -> None:
             shares[f"bias/seat/{agent}"].append(share)
             if persona := debate.protocol.persona(agent):
                 shares[f"bias/persona/{persona.name}"].append(share)
+        if (first := _winner_shown_first(debate, vote)) is not None:
+            shares["bias/first"].append(0.5 if vote.tied else float(first))
         if vote.judged and not vote.tied:
             winner, loser = (lengths[index] for index in vote.judged)
             if winner != loser:
                 shares["bias/longer"].append(float(winner > loser))
+    return {name: (sum(values), float(len(values))) for name, values in shares.items()}
+
+
+def _winner_shown_first(debate: Debate, vote: Vote) -> bool | None:
+    """Whether a voter was shown its preferred answer before the other; ``None`` where no order is known."""
+    turn, protocol = debate.turns[vote.turn], debate.protocol
+    if not vote.judged:
+        return None
+    if turn.candidates:
+        apart = isinstance(protocol, Ballot) and protocol.ballot_form == "soft-verdict"  # each answer in its own prompt
+        places = {agent: place for place, letter in enumerate(turn.candidates) for agent in letter}
+        return None if apart else places[vote.a] < places[vote.b]
+    if not isinstance(protocol, Parallel | Sequential):
+        return None
+    first, *_ = protocol.ordered([debate.turns[index] for index in sorted(vote.judged)], vote.author)
+    return first.agent == vote.a
 
 
 def diversity(question: Question, answers: Sequence[str]) -> tuple[float, float]:
@@ -242,6 +266,12 @@ def diversity(question: Question, answers: Sequence[str]) -> tuple[float, float]
         for i, j in pairs
     ]
     return sum(apart), float(len(pairs))
+
+
+def final_diversity(debate: Debate) -> tuple[float, float]:
+    """How far the agents' final solutions are apart, those that can be read."""
+    ends = [debate.final_turn(agent) for agent in range(debate.agents)]
+    return diversity(debate.question, [debate.turns[at].solution or "" for at in ends if at is not None])
 
 
 def _agreement(votes: Iterable[Vote]) -> tuple[int, int]:

@@ -144,7 +144,8 @@ SHOWN = (
 LOGGED = """
 phase step warm alarms lr debates/done tokens/sampled tokens/trained time/train_s time/sample_s votes/agreement_pairs
 votes/between_right_and_wrong votes/winner_is_right pairwise_* consensus_reached round parse_error env/all/* v2/*
-reward/*/std flips/right_to_wrong flips/wrong_to_right bias/seat/* bias/persona/* bias/longer optim/* train_*/* eval/* warm/*
+reward/*/std flips/right_to_wrong flips/wrong_to_right bias/seat/* bias/persona/* bias/first bias/longer optim/*
+train_*/* eval/* warm/*
 """.split()  # noqa: SIM905 (one a line would be 30 lines)
 """Built-in metrics that are logged and not shown."""
 

@@ -17,9 +17,11 @@ from peergrad.debate.imports import call_own
 from peergrad.debate.protocols import consensus_reached
 from peergrad.learn.train import Step
 from peergrad.measure.counts import (
+    bias_counts,
     final_grades,
     form_counts,
     known_grades,
+    most_are_right,
     share_right,
     shares,
     total,
@@ -165,10 +167,11 @@ def accuracy(batch: DebateBatch) -> Numbers:
 
 def vote_quality(batch: DebateBatch) -> Metrics:
     """Whether votes find the truth, whether debate moves towards it, and what votes favour besides."""
+    bias = shares(total(map(bias_counts, batch.scored)))
     if not batch.graded:
-        return {}
+        return bias
     counts = total(vote_counts(scored, grades) for scored, grades in batch.graded)
-    return {"votes/between_right_and_wrong": counts.get("votes/accuracy", (0.0, 0.0))[1]} | shares(counts)
+    return {"votes/between_right_and_wrong": counts.get("votes/accuracy", (0.0, 0.0))[1]} | shares(counts) | bias
 
 
 METRICS: tuple[Metric, ...] = (cost, update, form, debate_metrics, rewards, accuracy, vote_quality)
@@ -196,7 +199,8 @@ def measure(batch: DebateBatch, own: Mapping[str, Metric] | None = None) -> Metr
 def answer_metrics(grades: Sequence[Sequence[Grade]], prefix: str) -> Metrics:
     """Accuracy of k answers to each question, by name ``prefix/…``, such as ``train_gsm8k`` (SPEC 8.3).
 
-    ``cons@k`` takes the most frequent answer. What could not be graded in time counts as not given, and is counted apart.
+    ``cons@k`` takes the most frequent answer; by ``strict_cons@k``, as published, more than half must be right. What could
+    not be graded in time counts as not given, and is counted apart.
     """
     ks = {len(answers) for answers in grades}
     if len(ks) > 1:
@@ -211,6 +215,7 @@ def answer_metrics(grades: Sequence[Sequence[Grade]], prefix: str) -> Metrics:
         f"pass@{k}": _mean([any(answer.correct for answer in answers) for answers in grades if graded]),
         f"avg@{k}": _mean([share for answers in grades if (share := share_right(answers)) is not None]),
         f"cons@{k}": _mean([vote_is_right(answers) for answers in grades if graded]),
+        f"strict_cons@{k}": _mean([most_are_right(answers) for answers in grades if graded]),
     }
     return {f"{prefix}/{name}": float(value) for name, value in metrics.items() if value is not None}
 

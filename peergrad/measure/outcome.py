@@ -11,10 +11,13 @@ from typing import Any, Literal
 from peergrad.debate.types import Debate
 from peergrad.measure.counts import (
     Counts,
+    bias_counts,
     diversity,
     final_answers,
+    final_diversity,
     final_grades,
     form_counts,
+    most_are_right,
     share_right,
     total,
     turn_grades,
@@ -24,7 +27,7 @@ from peergrad.measure.counts import (
 )
 from peergrad.measure.statistics import Interval, difference, mean, ratio
 from peergrad.reward.pairwise import win_rate
-from peergrad.reward.rewards import score
+from peergrad.reward.rewards import Scored, score
 from peergrad.reward.tally import Vote, tally
 from peergrad.tasks.base import Grade, Grader
 
@@ -59,12 +62,15 @@ def direct_outcome(
     answers = final_answers(direct, grade)
     values = {"direct/correct": list(map(share_right, answers)), "direct/format": _each(_share_found, answers)}
     tokens = {"direct/correct": [_tokens([debate], by) for debate in direct]}
+    apart: list[Counts] = [{}] * len(ids)
     if any(samples):
         drawn = [[answer for (answer, *_) in final_answers(debates[:k], grade)] for debates in samples]
         values |= _at_k(drawn, k, "direct")
         tokens[f"direct/cons@{k}"] = [_tokens(debates[:k], by) for debates in samples]
         answers = [first + more for first, more in zip(answers, drawn, strict=True)]
-    return Outcome(tuple(ids), values, tokens, list(map(_timed_out, answers)))
+        texts = [[debate.turns[0].text for debate in debates[:k]] for debates in samples]
+        apart = [{"diversity/direct": diversity(one.question, said)} for one, said in zip(direct, texts, strict=True)]
+    return Outcome(tuple(ids), values, tokens, [_timed_out(one) | more for one, more in zip(answers, apart, strict=True)])
 
 
 def debate_outcome(
@@ -83,14 +89,8 @@ def debate_outcome(
     winners, counts = Values(), list[Counts]()
     for debate, grades in graded:
         scored = score(debate)
-        form = form_counts(scored)
         winners.append(winner_is_right(scored, grades))
-        counts.append(
-            vote_counts(scored, grades)
-            | {name: form[name] for name in ("replies/readable", "replies/truncated", "votes/due_turns_with_vote")}
-            | {"votes/debates_with_vote": (float(bool(scored.tally.votes)), 1.0)}
-            | _timed_out(grades)
-        )
+        counts.append(vote_counts(scored, grades) | _said(scored) | _timed_out(grades))
     prices = [_tokens([debate], by) for debate in debates]
     outcome = Outcome(tuple(ids), values | {"debate/winner": winners}, {"debate/correct": prices}, counts)
     if not counted(debates):  # nobody counted tokens: nothing can be said about equal cost
@@ -98,6 +98,17 @@ def debate_outcome(
     majority = _bought_outcome("direct", ids, samples, prices, grade, by)
     others = [_bought_outcome("alone", ids, alone, prices, grade, by)] if any(alone) else []
     return joined(outcome, majority, *others)
+
+
+def _said(scored: Scored) -> Counts:
+    """What is counted in a debate whether or not anybody knows what is right."""
+    form = form_counts(scored)
+    return (
+        {name: form[name] for name in ("replies/readable", "replies/truncated", "votes/due_turns_with_vote")}
+        | {"votes/debates_with_vote": (float(bool(scored.tally.votes)), 1.0)}
+        | {"diversity/debate": final_diversity(scored.debate)}
+        | bias_counts(scored)
+    )
 
 
 def _bought_outcome(
@@ -117,22 +128,32 @@ def _bought_outcome(
     return Outcome(tuple(ids), {f"{way}/majority": _each(vote_is_right, answers)}, {f"{way}/majority": tokens}, counts)
 
 
-def seat_outcome(ids: Sequence[str], by_seat: Sequence[Debates], grade: Grader) -> Outcome:
-    """The policy in each seat in turn against fixed opponents: ``by_seat[i][q]`` is the debate with the policy in seat i."""
-    policy, others, counts = Values(), Values(), list[Counts]()
-    for seats in zip(*(zip(debates, turn_grades(debates, grade), strict=True) for debates in by_seat), strict=True):
-        final = [final_grades(*one) for one in seats]
+def seat_outcome(ids: Sequence[str], by_seat: Sequence[Debates], grade: Grader | None) -> Outcome:
+    """The policy in each seat in turn against fixed opponents: ``by_seat[i][q]`` is the debate with the policy in seat i.
+
+    Without a grader, as nobody knows what is right, its win rate by their votes is all there is.
+    """
+    counts: list[Counts] = []
+    for seats in zip(*by_seat, strict=True):
+        seen: list[Counts] = []
+        for seat, scored in enumerate(map(score, seats)):
+            votes = scored.tally.votes  # of the others' votes about the policy, those that it won
+            about = float(sum(seat in (vote.a, vote.b) and vote.author != seat for vote in votes))
+            won = win_rate(scored.debate.agents, votes)[seat] * about
+            seen += [_said(scored), {"role-averaged/votes_won": (won, about)}]
+        counts.append(total(seen))
+    if grade is None:
+        about = [one["role-averaged/votes_won"] for one in counts]
+        rates = {"role-averaged/win_rate": [won / votes if votes else None for won, votes in about]}
+        return Outcome(tuple(ids), rates, {}, counts)
+    policy, others, graded = Values(), Values(), [turn_grades(debates, grade) for debates in by_seat]
+    for question, by_question in enumerate(zip(*graded, strict=True)):
+        final = [final_grades(debates[question], grades) for debates, grades in zip(by_seat, by_question, strict=True)]
         policy.append(share_right([answers[seat] for seat, answers in enumerate(final)]))
         others.append(
             share_right([one for seat, answers in enumerate(final) for one in answers[:seat] + answers[seat + 1 :]])
         )
-        seen = [_timed_out(grades) for _, grades in seats]
-        for seat, (debate, _) in enumerate(seats):  # of the others' votes about the policy, those that it won
-            votes = score(debate).tally.votes
-            if about := sum(seat in (vote.a, vote.b) and vote.author != seat for vote in votes):
-                won = win_rate(debate.agents, votes)[seat] * about
-                seen.append({"role-averaged/votes_won": (won, float(about))})
-        counts.append(total(seen))
+        counts[question] = total([counts[question], *map(_timed_out, by_question)])
     return Outcome(tuple(ids), {"role-averaged/correct": policy, "role-averaged/opponents": others}, {}, counts)
 
 
@@ -254,6 +275,7 @@ def _at_k(drawn: Sequence[Sequence[Grade]], k: int, way: str) -> dict[str, Value
         f"{way}/pass@{k}": _each(lambda answers: float(any(answer.correct for answer in answers)), drawn),
         f"{way}/avg@{k}": list(map(share_right, drawn)),
         f"{way}/cons@{k}": _each(vote_is_right, drawn),
+        f"{way}/strict_cons@{k}": _each(most_are_right, drawn),
     }
 
 

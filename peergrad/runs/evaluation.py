@@ -87,7 +87,7 @@ def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = 
     every = [task[index] for index in range(len(task))]
     new = [question for question in every if (question.text, question.answer) not in trained]
     mode = config.measure.mode
-    open_ended = mode == "head-to-head"
+    open_ended = mode == "head-to-head" or (mode == "role-averaged" and not any(question.known for question in new))
     answered = [question for question in new if question.known or open_ended]
     distinct: dict[tuple[str, str | None], Question] = {}
     for question in answered:
@@ -95,7 +95,7 @@ def plan(config: EvalConfig, task: Task, trained: Set[tuple[str, str | None]] = 
     questions, notes = list(distinct.values()), list[str]()
     if not questions:
         seen = trained and any(q.known or open_ended for q in every)
-        why, how = ("were all trained on", "") if seen else ("have no answers", ", or give --mode head-to-head")
+        why, how = ("were all trained on", "") if seen else ("have no answers", ", or --mode head-to-head or role-averaged")
         raise UserError(f"task: its questions {why}, so there is nothing to measure; name others{how}")
     if len(every) > len(questions) and trained:
         notes.append(f"{len(every)} questions, less those that the run was trained on and those that repeat")
@@ -213,18 +213,22 @@ class _Evaluation:
         """Play all parts; what is returned measures them. Questions of which anything was dropped are left out."""
         plan, protocol, rules = self.plan, self.plan.protocol, self.plan.config.measure
         tokens, by, grade = plan.config.debate.max_tokens, rules.cost, plan.task.grade
-        direct = await self._once("direct", Direct(max_tokens=tokens, prompts=protocol.prompts), policy, "direct/")
         if opponent is not None:
             seats = [
                 await self._once("seats", protocol, Seats({seat: policy}, opponent), f"seat-{seat}/")
                 for seat in range(protocol.agents)
             ]
-            ids = self._complete(direct, *seats)
-            alone = [direct[name] for name in ids]
+            known = any(question.known for question in plan.questions)
+            direct = await self._direct(policy) if known else {}
+            ids = self._complete(*seats, *([direct] if known else []))
             by_seat = [[debates[name] for name in ids] for debates in seats]
+            if not known:
+                return lambda: seat_outcome(ids, by_seat, None)
+            alone = [direct[name] for name in ids]
             return lambda: joined(
                 direct_outcome(ids, alone, [[]] * len(ids), plan.k, grade, by), seat_outcome(ids, by_seat, grade)
             )
+        direct = await self._direct(policy)
         debates = await self._once("debate", protocol, policy, "debate/") if rules.mode == "debate" else {}
         # Where nobody counts tokens, equal cost can't be had: there are k independent answers, and that is all.
         budgets = {name: cost(one, by) or 0 for name, one in debates.items()} if counted(list(debates.values())) else {}
@@ -246,6 +250,10 @@ class _Evaluation:
             return joined(outcome, debate_outcome(ids, [debates[name] for name in ids], drawn, alone, grade, by))
 
         return measured
+
+    async def _direct(self, policy: Sampler) -> dict[str, Debate]:
+        tokens, prompts = self.plan.config.debate.max_tokens, self.plan.protocol.prompts
+        return await self._once("direct", Direct(max_tokens=tokens, prompts=prompts), policy, "direct/")
 
     async def play_pairs(self, policy: Sampler, opponent: Sampler, judge: Sampler | None) -> Callable[[], Outcome]:
         """Have both models answer every question and judge both answers, with the judge if there is one."""

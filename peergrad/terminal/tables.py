@@ -27,6 +27,7 @@ _TITLES = {
     "debate/winner": "debate: winner by peer votes",
     "role-averaged/correct": "policy, over all seats",
     "role-averaged/opponents": "its opponents",
+    "role-averaged/win_rate": "votes of the opponents about the policy",
     "head-to-head/votes": "their own votes",
     "head-to-head/votes_of_model": "votes of the model",
     "head-to-head/votes_of_opponent": "votes of the opponent",
@@ -51,6 +52,8 @@ _SHARES = {
     "bias/longer": "votes won by the longer solution",
     "bias/own": "verdicts of the two models for their own answer",
     "diversity/pair": "distance of the two answers",
+    "diversity/direct": "distance of two independent answers",
+    "diversity/debate": "distance of two agents' final answers",
 }
 _SHARES |= {f"judge/{name}": f"{title}: the judge" for name, title in _SHARES.items()}
 _ORDER = ("direct/correct", "direct/", "alone/", "debate/vote_after", "debate/", "role-averaged/", "head-to-head/v")
@@ -97,7 +100,7 @@ def _accuracy(result: Mapping[str, Any]) -> Table:
     names = [name for name in result["accuracy"] if not name.startswith(twice) and not name.endswith("/format")]
     reference = _AGAINST.get(result["reference"]) if len(result["accuracy"]) > 1 else None
     versus = [f"against {reference}"] if reference else []
-    headings = ["won, by", "share"] if result["settings"]["mode"] == "head-to-head" else ["way of answering", "right"]
+    headings = ["way of answering", "right"] if result["reference"] else ["won, by", "share"]
     rows: list[list[str]] = []
     for name in sorted(names, key=_place):
         change = _change(result["difference"][name]) if name in result["difference"] else ""
@@ -233,6 +236,8 @@ def _title(name: str) -> str:
     way, _, what = name.partition("/")
     if what.startswith("vote_after_round_"):
         return f"debate: vote after round {what.removeprefix('vote_after_round_')}"
+    if what.startswith("strict_cons@"):
+        return f"{'' if way == 'direct' else f'{way}: '}most of {what.removeprefix('strict_cons@')} are right"
     return _TITLES.get(name, what if way == "direct" else f"{way}: {what}")
 
 

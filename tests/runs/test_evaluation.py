@@ -90,7 +90,8 @@ def test_all_that_is_promised_is_there(found):
     assert ways >= {"debate/vote_after_round_1", "debate/vote_after_round_2", "debate/correct", "debate/winner"}
     shares = set(result["shares"])
     assert shares >= {"votes/accuracy", "flips/right_to_wrong", "flips/wrong_to_right", "alone/flips/wrong_to_right"}
-    assert shares >= {"bias/seat/0", "bias/persona/Devil's Advocate", "bias/longer", "replies/readable"}
+    assert shares >= {"bias/seat/0", "bias/persona/Devil's Advocate", "bias/longer", "bias/first", "replies/readable"}
+    assert shares >= {"diversity/direct", "diversity/debate"}
     assert result["metrics"]["eval/direct/arithmetic/correct"] == result["accuracy"]["direct/correct"][0]
     assert result["metrics"]["eval/debate/arithmetic/cons@3"] == result["accuracy"]["debate/vote_after_round_2"][0]
     for value, low, high in result["accuracy"].values():
@@ -204,6 +205,7 @@ def test_other_modes(tmp_path):
         "direct/pass@5",
         "direct/avg@5",
         "direct/cons@5",
+        "direct/strict_cons@5",
     }
     assert not (tmp_path / "direct" / "debates" / "debate.jsonl").exists()
 

@@ -117,10 +117,29 @@ def test_9_10_the_numbers_of_a_case_by_hand(tmp_path, writers):  # SPEC 9.10
     assert read_result(tmp_path / "words")["values"] == result["values"]
 
 
+def test_9_1_seats_on_open_questions(tmp_path, writers):  # SPEC 9.1
+    """Opponents vote for the answer that stands first; the policy for the second, but where the first is as its own."""
+    more = ["--mode", "role-averaged", "--opponent", "bad", "--protocol", "ballot", "--agents", "3", "--shown", "2"]
+    done = peergrad(*writers, *more, "--ballot-form", "pairs", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = read_result(tmp_path / "out")
+    counts = {name: tuple(map(sum, zip(*rows, strict=True))) for name, rows in result["counts"].items()}
+    # In each of 3 questions x 3 seats the policy is shown to both others, once in either place.
+    assert result["values"] == {"role-averaged/win_rate": [0.5, 0.5, 0.5]}
+    assert counts["role-averaged/votes_won"] == (9, 18)
+    assert sum(counts[f"bias/seat/{seat}"][1] for seat in range(3)) == 2 * 27
+    assert counts["bias/first"] == (18 + 3, 27)
+    assert counts["diversity/debate"] == (3 * (2 * 0.75 + 0 + 2 * 1), 27)
+    assert "votes of the opponents about the policy" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["--mode", "debate"], "have no answers, so there is nothing to measure; name others, or give --mode head-to-head"),
+        (
+            ["--mode", "debate"],
+            "have no answers, so there is nothing to measure; name others, or --mode head-to-head",
+        ),
         (["--mode", "head-to-head"], "opponent: base is the model itself"),
         (["--judge", "umpire"], "judge: is only asked in mode head-to-head"),
     ],

@@ -11,11 +11,11 @@ from peergrad.debate.ballot import Ballot
 from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.style import last_boxed
 from peergrad.debate.transcript import dump, load
-from peergrad.debate.types import Parsed, ParseError
+from peergrad.debate.types import Parsed, ParseError, Question
 from peergrad.learn.advantages import advantages
 from peergrad.learn.data import credit, datums
 from peergrad.learn.losses import optim_metrics
-from peergrad.measure.counts import copied_votes, final_grades, form_counts, shares, turn_grades
+from peergrad.measure.counts import bias_counts, copied_votes, diversity, final_grades, form_counts, shares, turn_grades
 from peergrad.measure.metrics import DebateBatch, answer_metrics, debate_metrics, rewards, vote_quality
 from peergrad.reward.rewards import RewardRules, score
 from peergrad.tasks.base import UNANSWERED, Grade
@@ -94,6 +94,7 @@ def test_8_3_answers():  # SPEC 8.3
             "train_gsm8k/pass@3": 3 / 4,
             "train_gsm8k/avg@3": 4 / 12,
             "train_gsm8k/cons@3": (1 + 1 / 3 + 0 + 0) / 4,
+            "train_gsm8k/strict_cons@3": 1 / 4,
         }
     )
     assert set(answer_metrics(grades, "eval/direct/gsm8k")) >= {"eval/direct/gsm8k/pass@3"}
@@ -107,6 +108,7 @@ def test_8_3_answers():  # SPEC 8.3
         "x/pass@2": 0.5,
         "x/avg@2": 1,
         "x/cons@2": 0.5,
+        "x/strict_cons@2": 0,  # one of two is not more than half
     }
     with pytest.raises(ValueError, match="same number of answers"):
         answer_metrics([[right], [right, wrong]], "x")
@@ -134,8 +136,26 @@ def test_8_4_vote_quality():  # SPEC 8.4
     assert [metrics[f"bias/seat/{agent}"] for agent in range(3)] == [0.25, 0.75, 0.5]
     assert metrics["bias/persona/Devil's Advocate"] == 0.5
     assert metrics["bias/longer"] == 0.5  # 1 > 2 chose the shorter, 2 > 0 the longer
+    assert metrics["bias/first"] == pytest.approx(2.5 / 3)  # agent 1 is shown agent 2 before agent 0, and a tie is half
+    by_seat = played(Parallel(agents=3, max_rounds=2, order_shown="seat"), said)
+    open_ended = vote_quality(DebateBatch([score(by_seat)]))  # what votes favour is known without the truth
+    assert open_ended["bias/first"] == pytest.approx(1.5 / 3)
+    assert "votes/accuracy" not in open_ended
+    voted = Ballot(agents=3, shown=2, ballot_form="pairs")
+    ballots = played(voted, lambda ask: "B > A" if ask.agent else "A > B" if ask.round else "x")
+    assert bias_counts(score(ballots))["bias/first"] == (1, 3)
+    apart = played(Ballot(agents=3), lambda ask: "x", likely=lambda ask, options: (0.6, 0.4))
+    assert "bias/first" not in bias_counts(score(apart))  # each answer has a prompt of its own
     silent = vote_quality(DebateBatch([score(parallel(3, [None] * 3))], [[UNANSWERED] * 3]))
     assert silent == {"votes/between_right_and_wrong": 0}
+
+
+def test_9_11_diversity():  # SPEC 9.11
+    boxed, words = Question("q", "?", style="boxed"), Question("q", "?")
+    assert diversity(boxed, [r"so \boxed{1,200}", r"\boxed{1200.0}", r"\boxed{7}", "none"]) == (5, 6)  # the first two agree
+    assert diversity(words, ["The red fox", "the RED dog", "the red fox"]) == (0.5 + 0 + 0.5, 3)
+    assert diversity(words, ["one"]) == (0, 0)
+    assert diversity(words, ["", ""]) == (0, 1)
 
 
 def test_8_5_full_transcripts_are_kept():  # SPEC 8.5
