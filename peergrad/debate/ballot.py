@@ -45,6 +45,7 @@ _SHARE = re.compile(r"(?<!\S)\S++ (0\.[0-9]{6}|1\.000000)")
 _WORTH = {"right": 1.0, "correct": 1.0, "wrong": 0.0, "incorrect": 0.0} | {str(grade): float(grade) for grade in range(1, 6)}
 
 Points = Mapping[int, float]
+_NO_SURER = 1e-3  # than this a voter is taken to be: probabilities near 0 and 1 differ by noise alone
 _MOST_SHOWN = 11  # of whom all pairs are no more votes than are read in a turn
 
 
@@ -273,8 +274,9 @@ class Ballot(BaseProtocol):
 
 def _lead(a: float, b: float) -> float:
     """How much likelier one answer is than another to be the right one, if one of the two is, by how likely each is."""
+    a, b = (min(max(share, _NO_SURER), 1 - _NO_SURER) for share in (a, b))
     first, second = a * (1 - b), b * (1 - a)
-    return (first - second) / (first + second) if first + second else 0.0
+    return (first - second) / (first + second)
 
 
 def _read_verdicts(text: str, letters: int) -> tuple[int, Points]:

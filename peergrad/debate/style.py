@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from decimal import Decimal
+from decimal import Context, Decimal
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.imports import where_it_failed
 
+_LONGEST = 100  # digits, and zeros around them, up to which numbers are compared as such
+_EXACT = Context(prec=2 * _LONGEST)
 _BRACE = re.compile(r"\\boxed\s*+\{|\\.|[{}]", re.DOTALL)
 
 
@@ -63,14 +65,16 @@ class Style:
     def value(self, solution: str) -> str | None:
         """The answer that a solution gives, under a name that plainly equal answers share.
 
-        Example: ``BOXED.value(r"\\boxed{\\$1,200.00}") == BOXED.value(r"\\boxed{1200}") == "1200"``
+        Example: ``BOXED.value(r"\\boxed{\\$1,200.00}") == BOXED.value(r"\\boxed{1200}")``
         """
         answer = (self.answer(solution) or "").strip()
         try:
             number = Decimal(_UNIT.sub("", answer).strip().rstrip("."))
         except ArithmeticError:
             return answer.casefold() or None
-        return str(number.normalize()) if number.is_finite() else answer.casefold()
+        if not number.is_finite() or len(answer) > _LONGEST or abs(number.adjusted()) > _LONGEST:
+            return answer.casefold()  # no number that anybody compares, or one that can't be written exactly
+        return str(number.normalize(_EXACT))
 
 
 OPEN = Style("open", "Give your full answer in solution.", brief="", find=last_boxed)

@@ -208,8 +208,9 @@ def went_too_far(rules: LearnRules, metrics: Mapping[str, Any]) -> bool:
     """Whether the updates of a step halve an adaptive learning rate, by its metrics; a number that is not finite is None."""
     if rules.lr_schedule != "adaptive" or "optim/kl_update" not in metrics:
         return False
-    kl, ratio = metrics["optim/kl_update"], metrics["optim/ratio_update"]
-    return kl is None or ratio is None or not (kl <= rules.lr_max_kl and ratio <= rules.lr_max_ratio)
+    measured = metrics["optim/kl_update"], metrics.get("optim/ratio_update")
+    bounds = rules.lr_max_kl, rules.lr_max_ratio
+    return not all(isinstance(x, int | float) and x <= most for x, most in zip(measured, bounds, strict=True))
 
 
 def due(step: int, every: int) -> bool:

@@ -49,7 +49,7 @@ def kept_turns(debate: Debate, keep: Keep, truth: Truth) -> tuple[int, ...]:
 
     A turn of choices has no words to learn.
     """
-    readable = [i for i, turn in enumerate(debate.turns) if not (turn.parsed.error or turn.truncated or _is_choice(turn))]
+    readable = [i for i, turn in enumerate(debate.turns) if not (turn.parsed.error or turn.truncated or turn.chosen)]
     if keep == "right":
         return tuple(index for index in readable if truth(index))
     agents = winners(debate) if keep == "won" else range(debate.agents)
@@ -121,7 +121,3 @@ def _counts(turn: Turn, lesson: Lesson, context: int) -> bool:
     chosen = lesson.turns is None or (turn.round, turn.agent) in lesson.turns
     fits = turn.tokens is not None and len(turn.tokens.prompt_T) + len(turn.tokens.ids_T) <= context
     return chosen and fits and turn.parsed.error is None
-
-
-def _is_choice(turn: Turn) -> bool:
-    return turn.tokens is None and turn.usage is not None and not turn.usage.sampled

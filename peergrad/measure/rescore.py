@@ -236,6 +236,7 @@ def _row(debate: Debate, grades: Sequence[Grade] | None, named: Mapping[str, Rew
 
     right = [None] * len(debate.turns) if grades is None else [grade.right for grade in grades]
     final = [None] * debate.agents if grades is None else [grade.right for grade in final_grades(debate, grades)]
+    final = [None if seat in debate.opponents else right for seat, right in enumerate(final)]
     tallied = [votes(of.self_votes, of.ballots, of.judge_weight_at(0, 1)) for of in named.values()]
     of_rules = [score_votes(debate, *one, right.__getitem__) for one in zip(tallied, named.values(), strict=True)]
     centred = [advantages([one])[0] for one in of_rules]

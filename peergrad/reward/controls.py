@@ -21,7 +21,8 @@ def shuffled(debate: Debate, stream: Stream) -> Stream:
     """
     source = list(range(len(debate.turns)))
     for round_ in range(debate.rounds):
-        turns = [i for i, turn in enumerate(debate.turns) if turn.round == round_ and stream.values[i] is not None]
+        own = [i for i, turn in enumerate(debate.turns) if turn.round == round_ and turn.agent not in debate.opponents]
+        turns = [i for i in own if stream.values[i] is not None]
         drawn = random.Random(f"{debate.id}/{round_}/{stream.name}").sample(turns, len(turns))
         for turn, other in zip(turns, drawn, strict=True):
             source[turn] = other

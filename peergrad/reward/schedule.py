@@ -48,6 +48,6 @@ class Schedule:
         """The value in a step, counted from 0, of a run of so many steps."""
         if self.start == self.end:
             return self.start
-        done = min(1.0, step / (self.over or steps))
+        done = min(1.0, step / max(1, self.over or steps))
         left = 0.5 * (1 + math.cos(math.pi * done)) if self.cosine else 1 - done
         return self.start * left + self.end * (1 - left)

@@ -132,7 +132,7 @@ def contract_penalty(debate: Debate, tallied: Tally, *, form: Form = "graded", w
 
 def _lacks_answer(debate: Debate, turn: Turn) -> bool:
     style = debate.question.style
-    return style.required and turn.asked_to_answer and style.answer(turn.solution or "") is None
+    return style.required and turn.asked_to_answer and not (style.answer(turn.solution or "") or "").strip()
 
 
 def default_consensus(agents: int) -> Consensus:

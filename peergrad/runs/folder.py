@@ -76,7 +76,7 @@ class Run(WorkFolder):
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl``; a torn one is left out."""
-        lines = read_records(self.path / "metrics.jsonl")
+        lines = [line for line in read_records(self.path / "metrics.jsonl") if "phase" in line]
         return [line for line in lines if all(isinstance(line.get(name), int) for name in ("step", "warm"))]
 
     def log_outcomes(self, at: Progress, outcomes: Outcomes) -> None:

@@ -46,6 +46,11 @@ def plan_opponents(config: TrainConfig) -> OpponentsPlan:
     seats = models_by_seat(config.learn.opponents, config.debate.agents, "opponents")
     if len(seats) == config.debate.agents:
         raise UserError("opponents: hold every seat, so that nobody learns; leave one to the policy")
+    if seats and config.debate.protocol == "sequential":
+        raise UserError(
+            "opponents: a sequential debate may end before an opponent has spoken, and is then no match for the others; "
+            "take --protocol parallel or ballot"
+        )
     judge = None if config.learn.judge is None else config.debate.agents
     if config.learn.judge is not None:
         if config.debate.agents < 2 or not config.learn.judge.strip():

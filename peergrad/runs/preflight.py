@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from peergrad.config import ApiConfig, TrainConfig
 from peergrad.debate.play import Played, play_all
@@ -89,8 +90,8 @@ async def check(
         else:
             sampler = await pool.sampler(policy)
         tokens, prompts = config.debate.max_tokens, plan.protocol.prompts
-        # As hot as the debate, where it has one temperature: else the gate would also measure that.
-        temperature = getattr(plan.protocol, "temperature", 0.7)
+        # As hot as the debate is on average: else the gate would also measure that.
+        temperature = fmean(ask.temperature for ask in plan.wave(plan.task[0], "first"))
         alone = Direct(agents=3, max_tokens=tokens, temperature=temperature, prompts=prompts)
         answers = await play("answers", alone) if plan.task.known else Played((), {}, 0.0)
         played = await play("debates", plan.protocol)

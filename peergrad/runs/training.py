@@ -160,6 +160,10 @@ def _check_reward(config: TrainConfig, task: Task) -> None:
     if rules.needs_truth and not task.known:
         given = next(iter(rules.in_force(0, 1)))
         raise UserError(f"{given}: nobody knows what is right in {task.name}; leave it out, or take a task with answers")
+    if rules.votes == "shuffled" and config.learn.center != "group":
+        raise UserError(
+            f"center: with {config.learn.center} shuffled votes still tell which debates are agreed on; give --center group"
+        )
     if rules.votes == "majority" and all(task[index].style.find is None for index in range(len(task))):
         raise UserError(f"votes: answers to {task.name} have no final value that could be in the majority; take peer")
     if config.learn.judge is not None and rules.votes in ("majority", "none"):

@@ -70,7 +70,15 @@ def test_a_fade_in_the_metrics(tmp_path):  # SPEC 4.14, 4.15
 
 
 def test_controls_in_the_metrics(tmp_path):  # SPEC 4.13
-    ballot = {"protocol": "ballot", "agents": 4, "shown": 2, "reward": "borda", "steps": 1, "warm_steps": 0}
+    ballot = {
+        "protocol": "ballot",
+        "agents": 4,
+        "shown": 2,
+        "reward": "borda",
+        "steps": 1,
+        "warm_steps": 0,
+        "center": "group",
+    }
     first = {votes: train(tmp_path / votes, votes=votes, **ballot)[0] for votes in ("peer", "shuffled", "majority", "none")}
     debates = {votes: saved(tmp_path / votes, 1) for votes in first}
     assert all(of == debates["peer"] for of in debates.values())  # the first step's words depend on no reward
@@ -113,6 +121,7 @@ def test_what_leaves_nothing_to_learn_from_is_refused_before_a_model_is_loaded(t
         (task | {"truth_weight": 0.3}, "truth_weight: nobody knows what is right in open"),
         (task | {"outcome_bonus": "0 -> 1"}, "outcome_bonus: nobody knows what is right in open"),
         ({"protocol": "direct", "agents": 4}, "protocol: in direct of 4 nobody votes"),
+        ({"votes": "shuffled", "center": "batch"}, "center: with batch shuffled votes still tell"),
         ({"protocol": "ballot", "agents": 2}, "protocol: in ballot of 2 nobody votes"),
         ({"protocol": "direct", "votes": "none", "agents": 4}, "protocol: in direct of 4 nobody votes"),
     ):

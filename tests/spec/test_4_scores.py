@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from peergrad import Question, UserError, dump, load
 from peergrad.debate.ballot import Ballot
 from peergrad.debate.contract import SHORT, read
+from peergrad.debate.style import BOXED
 from peergrad.reward.pairwise import win_minus_loss, win_rate
 from peergrad.reward.rewards import RewardRules, score
 from peergrad.reward.schedule import Schedule
@@ -106,7 +107,7 @@ def test_4_6_format_penalty(form):  # SPEC 4.6
 
 
 def test_4_6_a_final_answer_is_part_of_the_form():  # SPEC 4.6
-    said = {0: "\\boxed{4}", 1: "4", 2: "<think>\\boxed{4"}
+    said = {0: "\\boxed{4}", 1: "4", 2: "\\boxed{ }"}
     alone = played(
         Ballot(agents=3), lambda ask: said[ask.agent], Question("q", "?", style="boxed"), likely=lambda *_: (0.5, 0.5)
     )
@@ -221,6 +222,22 @@ BOXES = Question("q", "?", "4", "boxed")
 
 def ballots(ask):
     return "A: right\nB: wrong" if ask.candidates else f"\\boxed{{{ask.agent % 2}}}"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        ("1200", r"\$1,200.00", True),
+        ("1e1000000", "1e1000001", False),  # beyond what decimals are written with
+        ("1e-1999999", "0", False),
+        ("1" * 35, "1" * 34 + "2", False),
+        ("1" * 200, "1" * 199 + "2", False),
+        ("Blue", "blue", True),
+    ],
+)
+def test_4_11_equal_values(one, other, equal):  # SPEC 4.11
+    first, second = (BOXED.value(f"\\boxed{{{answer}}}") for answer in (one, other))
+    assert (first == second) == equal
 
 
 def test_4_11_borda():  # SPEC 4.11
