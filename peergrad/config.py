@@ -377,7 +377,8 @@ def _checked(value: Any, wanted: Any, name: str, where: str) -> Any:
     options = typing.get_args(wanted)
     origin = typing.get_origin(wanted)
     if type(None) in options:
-        return None if value is None else _checked(value, next(o for o in options if o is not type(None)), name, where)
+        other = next(option for option in options if option is not type(None))
+        return value if type(value) in options else _checked(value, other, name, where)
     if origin is Literal:
         if value not in options:
             raise UserError(f"{where}, {name}: {value!r} is not known; {nearest(str(value), options)}")

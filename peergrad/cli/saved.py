@@ -72,8 +72,10 @@ def score(
 
 
 def _as_object(scored: Scored, advantages: Sequence[Values]) -> dict[str, Any]:
-    """One debate's votes, counts and streams; a unit without signal is null, and only a soft vote has a strength."""
-    votes = [asdict(vote) | {"judged": vote.judged or (None, None)} for vote in scored.tally.votes]
+    """One debate's votes, a judge's last if they count, counts and streams. A unit without signal is null, and only a soft
+    vote has a strength.
+    """
+    votes = [asdict(vote) | {"judged": vote.judged or (None, None)} for vote in scored.tally.all_votes]
     return {
         "id": scored.debate.id,
         "votes": [{n: value for n, value in vote.items() if n != "strength" or value != 1} for vote in votes],

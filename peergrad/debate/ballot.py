@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 from peergrad.debate import prompts
 from peergrad.debate.errors import UserError
 from peergrad.debate.prompts import LETTERS
-from peergrad.debate.protocol import BaseProtocol
+from peergrad.debate.protocol import BaseProtocol, answers_agree
 from peergrad.debate.quote import MARK, clip, harmless
 from peergrad.debate.types import (
     Ask,
@@ -69,18 +69,22 @@ class Ballot(BaseProtocol):
     """Answer once more with the critiques one got, and judge the new answers."""
     max_chars_per_field: int = 4000
     """Longer answers are clipped to this many characters where others see them."""
+    end_early: bool = False
+    extra_rounds: int = 0
 
     def __post_init__(self) -> None:
         BaseProtocol.__post_init__(self)
         self.at_least_1("max_chars_per_field")
         if not 2 <= self.shown <= _MOST_SHOWN:
             raise UserError(f"shown: {self.shown} is not possible; give a whole number from 2 to {_MOST_SHOWN}")
-        self.at_least_0("temperature")
+        self.at_least_0("temperature", "extra_rounds")
         if self.revise and self.soft:
             raise UserError(
                 f"revise: votes by {self.ballot_form!r} come without critiques to revise by; take --ballot-form verdicts, "
                 "ranking or pairs"
             )
+        if self.extra_rounds and not self.revise:
+            raise UserError(f"extra_rounds: {self.extra_rounds} is not possible where nobody answers again; give --revise")
 
     @property
     def soft(self) -> bool:
@@ -89,13 +93,15 @@ class Ballot(BaseProtocol):
 
     @property
     def rounds(self) -> int:
-        return 1 if self.agents < 3 else 4 if self.revise else 2  # a vote compares two others
+        return 1 if self.agents < 3 else 4 + 2 * self.extra_rounds if self.revise else 2  # a vote compares two others
 
     def wave(self, debate: Debate) -> list[Ask]:
         round_, speakers = self.speakers(debate)
-        if round_ >= self.rounds:
+        votes = round_ % 2 == 1
+        may_end = self.end_early if votes else round_ >= 4
+        if round_ >= self.rounds or (may_end and answers_agree(debate, round_ - 1 if votes else round_ - 2)):
             return []
-        step = (self._answer, self._ballot, self._revision, self._ballot)[round_]
+        step = self._ballot if votes else self._revision if round_ else self._answer
         return [step(debate, agent, round_, place) for place, agent in enumerate(speakers)]
 
     def _answer(self, debate: Debate, agent: int, round_: int, place: int) -> Ask:
@@ -126,7 +132,7 @@ class Ballot(BaseProtocol):
         return replace(ask, stop=(), candidates=candidates, choices=choices)
 
     def _revision(self, debate: Debate, agent: int, round_: int, place: int) -> Ask:
-        own = debate.in_round(0)[1][agent]
+        own = debate.in_round(round_ - 2)[1][agent]
         shown, ballots = debate.in_round(round_ - 1)
         critiques = [critique for turn in ballots.values() if (critique := critique_of(turn, agent))]
         quoted = "\n\n".join(MARK + harmless(critique).replace("\n", f"\n{MARK}") for critique in critiques)

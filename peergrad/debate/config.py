@@ -30,7 +30,11 @@ class DebateConfig:
     agents: int = 3
     """How many copies of the policy debate a question; votes need at least 3."""
     max_rounds: int = 3
-    """Parallel and sequential: every agent speaks once a round. Sequential debates may end earlier, when all agree."""
+    """Parallel and sequential: every agent speaks once a round. Sequential debates may end earlier, when all say so."""
+    end_early: bool = False
+    """Parallel and ballot: end as soon as all answers of a round have the same final value."""
+    extra_rounds: int = 0
+    """Parallel, and ballot with revise: up to so many rounds more while the answers differ."""
     max_tokens: int = 1024
     """The longest reply, in tokens; one that is cut off is unreadable."""
     wording: Wording = "full"

@@ -1,7 +1,7 @@
 """A judge: somebody who does not debate, is shown how a debate ended, and votes once.
 
 It sees the debaters' final solutions and nothing else of the debate: no votes, no characters, no models. Its reply is the
-debate's verdict. It is no turn: debaters never see it, and rewards do not count it.
+debate's verdict. It is no turn: debaters never see it, and rewards count it only by ``judge_weight`` (SPEC 4.16).
 """
 
 from __future__ import annotations

@@ -137,6 +137,13 @@ class BaseProtocol:
         )
 
 
+def answers_agree(debate: Debate, round_: int) -> bool:
+    """Whether two agents or more answered in a round, and all of them with the same final value (SPEC 3.21)."""
+    answers = [turn.solution for turn in debate.turns if turn.round == round_ and turn.asked_to_answer]
+    values = {None if answer is None else debate.question.style.value(answer) for answer in answers}
+    return len(answers) > 1 and len(values) == 1 and None not in values
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded(BaseProtocol):
     """A protocol known by its transcripts alone: they can be scored and shown, and not be continued."""

@@ -15,7 +15,7 @@ from peergrad.debate.contract import FULL, SHORT, Order, Reading
 from peergrad.debate.errors import UserError
 from peergrad.debate.personas import PERSONAS, Persona
 from peergrad.debate.prompts import Wording
-from peergrad.debate.protocol import BaseProtocol, built_in_names
+from peergrad.debate.protocol import BaseProtocol, answers_agree, built_in_names
 from peergrad.debate.quote import clip, quote
 from peergrad.debate.types import Ask, Contract, Debate, Message, Parsed, ParseError, Turn
 from peergrad.debate.votes import MAX_VOTES
@@ -136,10 +136,12 @@ class Parallel(_Rounds):
     personas: tuple[Persona, ...] = PERSONAS
     temperature: float = 1.0
     """What the personas' own temperatures are multiplied by."""
+    end_early: bool = False
+    extra_rounds: int = 0
 
     def __post_init__(self) -> None:
         _Rounds.__post_init__(self)
-        self.at_least_0("temperature")
+        self.at_least_0("temperature", "extra_rounds")
         if not self.personas:
             raise UserError("personas: at least one is needed; leave it out for the five built-in ones")
 
@@ -148,12 +150,17 @@ class Parallel(_Rounds):
         return SHORT
 
     @property
+    def rounds(self) -> int:
+        return self.max_rounds + self.extra_rounds
+
+    @property
     def one_dialogue(self) -> bool:
         return True
 
     def wave(self, debate: Debate) -> list[Ask]:
         round_, missing = self.speakers(debate)
-        if round_ >= self.max_rounds:
+        may_end = self.end_early or round_ >= self.max_rounds
+        if round_ >= self.rounds or (may_end and answers_agree(debate, round_ - 1)):
             return []
         heard = _heard(debate, round_)
         return [
@@ -192,7 +199,7 @@ class Parallel(_Rounds):
         return self.personas[agent % len(self.personas)]
 
     def alone(self, agent: int) -> BaseProtocol:
-        return replace(self, agents=1, personas=(self.persona(agent),))
+        return replace(self, agents=1, personas=(self.persona(agent),), end_early=False, extra_rounds=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

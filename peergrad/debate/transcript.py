@@ -69,8 +69,9 @@ def dump(debate: Debate, *, thin: bool = False) -> str:
     settings = asdict(cast("Any", protocol))
     line["agents"] = settings.pop("agents")
     line["protocol"] = protocol.name
-    for name in ("prompts", *(("temperature",) if isinstance(protocol, Parallel) else ())):  # no older line has them
-        if settings[name] == protocol.__dataclass_fields__[name].default:
+    newer = ["prompts", "end_early", "extra_rounds", *(["temperature"] if isinstance(protocol, Parallel) else [])]
+    for name in newer:  # as older lines, which do not have them
+        if name in settings and settings[name] == protocol.__dataclass_fields__[name].default:
             settings.pop(name)
     line["settings"] = protocol.settings if isinstance(protocol, Recorded) else settings
     line["turns"] = [_dump_turn(debate, turn, index, thin) for index, turn in enumerate(debate.turns)]

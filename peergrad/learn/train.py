@@ -57,6 +57,9 @@ class LearnRules:
     """How many batches may be sampled ahead, by an older policy, while training goes on; 0 is exactly on-policy."""
     opponents: tuple[str, ...] = ()
     """SEAT=WHO, for seats that the policy does not hold: 2=base, 2=-5 (itself five steps ago), any model. Not trained on."""
+    judge: str | None = None
+    """A model that does not debate: it sees the final answers and votes, and its votes count (judge_weight). Any model may
+    be one, and what opponents may be."""
     stop_after_bad: Annotated[int, Range(1)] = 3
     """Stop when this many updates in a row had a loss or gradient that was not finite."""
     reward: RewardRules = field(default_factory=RewardRules)
@@ -68,6 +71,9 @@ class LearnRules:
         if self.lr_warmup >= max(1, self.steps):
             raise UserError(f"lr_warmup: {self.lr_warmup} leaves none of the {self.steps} steps after it; give fewer")
 
+        if self.reward.judge_weight is not None and self.judge is None:
+            raise UserError("judge_weight: there is no judge whose votes would count; give one (--judge)")
+
     @property
     def lr_falls(self) -> bool:
         """Whether the learning rate depends on how many steps there are."""
@@ -78,9 +84,21 @@ class LearnRules:
         """The setting for which the trainer must be a ``Scorer``, if there is one."""
         return "kl" if self.kl else "lr_schedule" if self.lr_schedule == "adaptive" else ""
 
+    def in_force(self, step: int) -> dict[str, float]:
+        """Weights of the reward that may change from step to step, if they are used: their values in one of them."""
+        values = self.reward.in_force(step, self.steps)
+        if self.judge is not None:
+            values["judge_weight"] = self.reward.judge_weight_at(step, self.steps, unset=1.0)
+        return values
+
+    def judged(self, step: int) -> bool:
+        """Whether a judge's votes count in a step, counted from 0."""
+        return self.in_force(step).get("judge_weight", 0.0) > 0
+
     def reward_at(self, step: int) -> RewardRules:
         """How votes become reward in a step, counted from 0."""
-        return replace(self.reward, **self.reward.in_force(step, self.steps))
+        weights: dict[str, Any] = self.in_force(step)
+        return replace(self.reward, **weights)
 
     def training_data(self, debates: Sequence[Debate], truth: Callable[[Debate], Truth], step: int = 0) -> Batch:
         """What a step of such debates trains on."""
@@ -161,8 +179,7 @@ async def train(
             trained_s = time.monotonic() - started
             sampler = await fresh if fresh else sampler
             together = joined(stats, moved)
-            in_force = rules.reward.in_force(index, rules.steps)
-            yield Step(index, lr, played, scored, centred, data, together, trained_s, in_force)
+            yield Step(index, lr, played, scored, centred, data, together, trained_s, rules.in_force(index))
 
             for one in stats:
                 bad_in_a_row = bad_in_a_row + 1 if one.skipped else 0
@@ -208,12 +225,17 @@ def self_play(
     max_calls: int = 4,
     deadline_s: float = 600.0,
     done: Callable[[Debate | None], None] = lambda _: None,
+    judged: Callable[[int], bool] = lambda _: False,
 ) -> Rollout:
-    """Debates of the policy with itself about each step's questions. A sampler slower than the deadline costs debates."""
+    """Debates of the policy with itself about each step's questions. A sampler slower than the deadline costs debates.
+
+    In steps that are ``judged`` it also answers in the seat after the last, for a judge.
+    """
 
     async def rollout(step: int, sampler: Sampler) -> Played:
         async with Batcher(sampler, max_asks=max_asks, max_calls=max_calls, deadline_s=deadline_s) as batcher:
-            played = await play_all(protocol, batch(step), batcher, prefix=f"step-{step + 1}/", done=done)
+            tokens, prefix = protocol.max_tokens if judged(step) else 0, f"step-{step + 1}/"
+            played = await play_all(protocol, batch(step), batcher, prefix=prefix, judge_tokens=tokens, done=done)
         return played.usable("debates of a batch")
 
     return rollout

@@ -115,10 +115,12 @@ def debate_metrics(batch: DebateBatch) -> Numbers:
     # Pairwise metrics are per agent and then averaged, so a debate counts as often as it has agents.
     agents = [one.debate.agents for one in scored]
     votes = np.array([len(one.tally.votes) for one in scored])
-    score = SCORES.get(reward)
+    of_judge = [len(one.tally.verdict) for one in scored if one.debate.verdict]
+    counted = [(one.debate.agents, one.tally.all_votes, one.tally.judge_weight) for one in scored]
+    scores = [SCORES[reward](*one) for one in counted] if reward in SCORES else []
     agreed = sum(bool(one.debate.turns) and consensus_reached(one.debate) for one in scored)  # by its last turn
     return {
-        "pairwise_reward": _mean([s for one in scored for s in score(one.debate.agents, one.tally.votes)] if score else []),
+        "pairwise_reward": _mean([value for of_debate in scores for value in of_debate]),
         "pairwise_reward_is_win_rate": reward == "win_rate",
         "pairwise_reward_is_win_minus_loss": reward == "win_minus_loss",
         "pairwise_total_votes": np.average(votes, weights=agents),
@@ -135,6 +137,7 @@ def debate_metrics(batch: DebateBatch) -> Numbers:
         "env/all/reward/total": _mean([value for of_debate in returns for value in of_debate]),
         "env/all/by_group/frac_mixed": _mean([len(set(of_debate)) > 1 for of_debate in returns]),
         "v2/total_votes": votes.sum(),
+        "v2/judge_votes": sum(of_judge) if of_judge else None,
         "v2/missing_comparisons": sum(one.tally.counts.missing for one in scored),
         "v2/comparison_lines_invalid": sum(malformed),
     }

@@ -39,14 +39,16 @@ CONTROLS: dict[str, dict[str, Any]] = {
     "majority": {"votes": "majority"},
     "gen shuffled": {"votes": "shuffled"},
     "truth": {"truth_weight": 1.0},
+    "gen judged": {"judge_weight": 1.0},
 }
-"""What the generator stream is held beside, and how it is made (SPEC 4.13, 4.14): no rewards to choose between."""
+"""What the generator stream is held beside, and how it is made (SPEC 4.13, 4.14, 4.16): no rewards to choose between."""
 
 STREAMS = {
     ("gen", "gen"): "gen",
     ("borda", "borda"): "borda",
     ("majority", "gen"): "majority",
     ("gen shuffled", "gen"): "gen shuffled",
+    ("gen judged", "gen"): "gen judged",
     ("gen literal", "gen"): "gen literal",
     ("streams all", "judge"): "judge all",
     ("streams others", "judge"): "judge others",
@@ -101,7 +103,7 @@ def candidates(rules: RewardRules, own: Sequence[str] = ()) -> dict[str, RewardR
 
     ``literal`` is the published rule: every line is a vote, and a turn nobody judged gets -1.
     """
-    streams = replace(rules, reward="streams", votes="peer", truth_weight=0.0, outcome_bonus=0.0)
+    streams = replace(rules, reward="streams", votes="peer", truth_weight=0.0, outcome_bonus=0.0, judge_weight=None)
     answers = {"lambda_gen": 1.0, "lambda_judge": 0.0, "lambda_diagnosis": 0.0, "format_penalty": False}
     ours = {
         "win_rate": replace(streams, reward="win_rate"),
@@ -116,6 +118,8 @@ def candidates(rules: RewardRules, own: Sequence[str] = ()) -> dict[str, RewardR
             raise UserError(f"reward: {path!r} is compared already, or is not known; give module:name of your own")
     literal = {name: replace(ours[of], ballots="literal", unjudged="literal") for name, of in LITERAL.items()}
     controls = {name: replace(ours["gen"], **settings) for name, settings in CONTROLS.items()}
+    if rules.judge_weight is not None:
+        controls["gen judged"] = replace(ours["gen"], judge_weight=rules.judge_weight)
     return ours | literal | {path: replace(streams, reward=path) for path in own} | controls
 
 
@@ -132,8 +136,9 @@ def rescore(
     while some := list(islice(rest, _AT_ONCE)):
         rows += [_row(*one, named) for one in zip(some, known_grades(some, grade, known), strict=True)]
     same = [name for name, of in LITERAL.items() if all(row.alike(names.index(name), names.index(of)) for row in rows)]
-    compared = [i for i, name in enumerate(names) if name not in same]
-    streams = dict.fromkeys(name for row in rows for name in row.streams if name not in same)
+    hidden = {*same, *(() if any(row.judged for row in rows) else ("gen judged",))}
+    compared = [i for i, name in enumerate(names) if name not in hidden]
+    streams = dict.fromkeys(name for row in rows for name in row.streams if name not in hidden)
     with_known = [row for row in rows if row.known.any()]
     mixed = [row for row in with_known if len(set(row.right_A[row.known])) == 2]
     best, follows, lead = _truth(mixed, compared, [i for i in compared if names[i] not in CONTROLS])
@@ -205,6 +210,7 @@ class _Row:
     rewards_CA: Array
     signal_C: Sequence[bool]
     streams: Mapping[str, _TurnValues]
+    judged: bool
 
     @property
     def known(self) -> NDArray[np.bool_]:
@@ -225,12 +231,13 @@ def _row(debate: Debate, grades: Sequence[Grade] | None, named: Mapping[str, Rew
     """One debate under each of the named rules, its votes counted once for each way of counting."""
 
     @cache
-    def votes(self_votes: SelfVotes, ballots: Ballots) -> Tally:
-        return tally(debate, self_votes=self_votes, ballots=ballots)
+    def votes(self_votes: SelfVotes, ballots: Ballots, judge_weight: float) -> Tally:
+        return tally(debate, self_votes=self_votes, ballots=ballots, judge_weight=judge_weight)
 
     right = [None] * len(debate.turns) if grades is None else [grade.right for grade in grades]
     final = [None] * debate.agents if grades is None else [grade.right for grade in final_grades(debate, grades)]
-    of_rules = [score_votes(debate, votes(of.self_votes, of.ballots), of, right.__getitem__) for of in named.values()]
+    tallied = [votes(of.self_votes, of.ballots, of.judge_weight_at(0, 1)) for of in named.values()]
+    of_rules = [score_votes(debate, *one, right.__getitem__) for one in zip(tallied, named.values(), strict=True)]
     centred = [advantages([one])[0] for one in of_rules]
     return _Row(
         (debate.question.dataset, debate.question.id),
@@ -239,6 +246,7 @@ def _row(debate: Debate, grades: Sequence[Grade] | None, named: Mapping[str, Rew
         np.array([_per_agent(*one) for one in zip(of_rules, centred, strict=True)]),
         [has_signal(scored.streams, values) for scored, values in zip(of_rules, centred, strict=True)],
         _turn_values(dict(zip(named, of_rules, strict=True)), right),
+        debate.verdict is not None,
     )
 
 

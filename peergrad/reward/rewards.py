@@ -61,6 +61,9 @@ class RewardRules:
     '1.0 -> 0.0 over 100 cosine'."""
     outcome_bonus: float | str = 0.0
     """Added to the score of an agent's final answer if it is right; it may change as truth_weight may."""
+    judge_weight: float | str | None = None
+    """How many votes a judge's verdict on the final answers counts as; it may change as truth_weight may. Unset: 1 in a run
+    with a judge, and 0 elsewhere."""
     self_votes: SelfVotes = "drop"
     """Votes that name their author: dropped, or kept for the consensus (never for the author's own score)."""
     ballots: Ballots = "once"
@@ -92,11 +95,13 @@ class RewardRules:
         for name in ("lambda_gen", "lambda_judge", "lambda_form", "lambda_diagnosis"):
             if not math.isfinite(getattr(self, name)):
                 raise UserError(f"{name}: {getattr(self, name)} is not possible; give a number")
-        weight, bonus = self._schedules.values()
+        weight, bonus = self._schedules["truth_weight"], self._schedules["outcome_bonus"]
         if any(not 0 <= value <= 1 for value in (weight.start, weight.end)):
             raise UserError(f"truth_weight: {self.truth_weight} is not possible; give numbers from 0 to 1")
         if min(bonus.start, bonus.end) < 0:
             raise UserError(f"outcome_bonus: {self.outcome_bonus} is not possible; give 0 or more")
+        if (of_judge := self._judge) and min(of_judge.start, of_judge.end) < 0:
+            raise UserError(f"judge_weight: {self.judge_weight} is not possible; give 0 or more")
         set_here = [*self.in_force(0, 1), *(["votes"] if self.votes != "peer" else [])]
         if set_here and self.reward not in ("streams", "borda"):
             raise UserError(f"{set_here[0]}: the reward {self.reward!r} has no stream for answers; take streams or borda")
@@ -106,9 +111,17 @@ class RewardRules:
         return {name: Schedule.of(getattr(self, name), name) for name in ("truth_weight", "outcome_bonus")}
 
     @property
+    def _judge(self) -> Schedule | None:
+        return None if self.judge_weight is None else Schedule.of(self.judge_weight, "judge_weight")
+
+    @property
     def fades(self) -> bool:
         """Whether a number depends on how many steps the run has."""
-        return any(schedule.follows_run for schedule in self._schedules.values())
+        return any(schedule.follows_run for schedule in (*self._schedules.values(), *filter(None, [self._judge])))
+
+    def judge_weight_at(self, step: int, steps: int, unset: float = 0.0) -> float:
+        """How many votes a verdict counts as in a step, counted from 0."""
+        return self._judge.at(step, steps) if self._judge else unset
 
     @property
     def needs_truth(self) -> bool:
@@ -162,7 +175,7 @@ class RewardRules:
         return streams
 
     def _pairwise(self, debate: Debate, tallied: Tally, _: Truth) -> list[Stream]:
-        scores = pairwise.SCORES[self.reward](debate.agents, tallied.votes)
+        scores = pairwise.SCORES[self.reward](debate.agents, tallied.all_votes, tallied.judge_weight)
         return [pairwise.returns(debate, tallied, self.reward, scores, self.form)]
 
 
@@ -229,7 +242,9 @@ def score(debate: Debate, rules: RewardRules | None = None, truth: Truth = nobod
     Example: ``score(debate, RewardRules(reward="win_rate")).streams[0].values``
     """
     rules = rules or RewardRules()
-    return score_votes(debate, tally(debate, self_votes=rules.self_votes, ballots=rules.ballots), rules, truth)
+    weight = rules.judge_weight_at(0, 1)
+    tallied = tally(debate, self_votes=rules.self_votes, ballots=rules.ballots, judge_weight=weight)
+    return score_votes(debate, tallied, rules, truth)
 
 
 def score_votes(debate: Debate, tallied: Tally, rules: RewardRules, truth: Truth = nobody_knows) -> Scored:

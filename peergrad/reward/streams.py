@@ -20,9 +20,10 @@ _TOLERATED, _UNREADABLE, _NO_VOTE, _NO_ANSWER = -0.1, -1.0, -0.5, -0.5
 
 def soft_vote_ratio(debate: Debate, tallied: Tally, *, unjudged: Unjudged = "skip", weight: float = 1.0) -> Stream:
     """Generator reward: how far the votes that judge a turn are for it, from -1 to +1; a tie is half for, half against."""
-    by_turn = _judging(debate, tallied.votes)
+    by_turn = _judging(debate, tallied.all_votes)
     nobody = None if unjudged == "skip" else -1.0
-    values = tuple(_mean([value for _, value in judging]) if judging else nobody for judging in by_turn)
+    weighed = [[(value, tallied.weight(index)) for index, value in judging] for judging in by_turn]
+    values = tuple(weighted_mean(judging) if judging else nobody for judging in weighed)
     why = tuple(tuple(index for index, _ in judging) for judging in by_turn)
     return Stream("gen", "turn", values, ("solution", "evaluation"), weight, why, "solution")
 
@@ -32,13 +33,15 @@ def borda(debate: Debate, tallied: Tally, *, pool_equal: bool, weight: float = 1
 
     ``pool_equal``: answers of one round with the same final value share the mean of their scores.
     """
-    by_turn = _judging(debate, tallied.votes)
+    votes = tallied.all_votes
+    by_turn = _judging(debate, votes)
     values: list[float | None] = []
     for judging in by_turn:
-        ballots: dict[int, list[float]] = defaultdict(list)
+        ballots: dict[tuple[int, float], list[float]] = defaultdict(list)
         for index, value in judging:
-            ballots[tallied.votes[index].turn].append(value)
-        values.append(_mean([_mean(ballot) for ballot in ballots.values()]) if ballots else None)
+            ballots[votes[index].turn, tallied.weight(index)].append(value)
+        means = [(_mean(ballot), counts_as) for (_, counts_as), ballot in ballots.items()]
+        values.append(weighted_mean(means) if means else None)
     if pool_equal:
         values = _pooled(debate, values)
     why = tuple(tuple(index for index, _ in judging) for judging in by_turn)
@@ -54,21 +57,24 @@ def consensus_alignment(
     """
     on_pair: dict[Hashable, dict[Hashable, int]] = defaultdict(dict)
     cast: dict[tuple[int, Hashable], list[int]] = defaultdict(list)
-    for index, vote in enumerate(tallied.votes):
+    votes, by_letter = tallied.all_votes, any(turn.candidates for turn in debate.turns)
+    for index, vote in enumerate(votes):
         if vote.judged:
+            turn = debate.turns[vote.turn] if index < len(tallied.votes) else None  # a judge's is no turn
             # Ballots after a revision are on other answers.
-            pair = frozenset(vote.judged if debate.turns[vote.turn].candidates else (vote.a, vote.b))
+            pair = frozenset(vote.judged if (turn.candidates if turn else by_letter) else (vote.a, vote.b))
             on_pair[pair][vote.author if voices == "agents" else index] = index
-            if debate.turns[vote.turn].parsed.sections:  # else it has no words to be held to
+            if turn and turn.parsed.sections:  # else it has no words to be held to
                 cast[vote.turn, pair].append(index)
     agreements: list[list[float]] = [[] for _ in debate.turns]
     why: list[set[int]] = [set() for _ in debate.turns]
     for (turn, pair), own in cast.items():
-        author, low = debate.turns[turn].agent, min(tallied.votes[own[0]].a, tallied.votes[own[0]].b)
-        jury = [i for i in on_pair[pair].values() if consensus == "all" or tallied.votes[i].author != author]
+        author, low = debate.turns[turn].agent, min(votes[own[0]].a, votes[own[0]].b)
+        jury = [i for i in on_pair[pair].values() if consensus == "all" or votes[i].author != author]
         if jury:
-            lead = round(sum(tallied.votes[i].value(low) for i in jury), 6)  # soft votes that cancel may leave a rounding
-            agreements[turn] += [_agreement(tallied.votes[i], lead if tallied.votes[i].a == low else -lead) for i in own]
+            # Soft votes that cancel may leave a rounding.
+            lead = round(sum(tallied.weight(i) * votes[i].value(low) for i in jury), 6)
+            agreements[turn] += [_agreement(votes[i], lead if votes[i].a == low else -lead) for i in own]
             why[turn].update(own, jury)
     values = tuple(_mean(agreed) if agreed else None for agreed in agreements)
     return Stream("judge", "turn", values, ("comparison",), weight, tuple(tuple(sorted(w)) for w in why), "votes")
@@ -161,6 +167,11 @@ def _agreement(vote: Vote, lead: float) -> float:
     if lead == 0:
         return 0.0
     return -1.0 if vote.op == "=" else vote.strength if lead > 0 else -vote.strength
+
+
+def weighted_mean(values: Sequence[tuple[float, float]]) -> float:
+    """The mean of values with weights. Where these are less than one vote together, it is so much nearer to 0."""
+    return sum(value * weight for value, weight in values) / max(1.0, sum(weight for _, weight in values))
 
 
 def _mean(values: Sequence[float]) -> float:

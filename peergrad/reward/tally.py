@@ -56,16 +56,28 @@ class Counts:
 class Tally:
     """The valid votes of a debate in the order cast, the counts of the rest, and the turns whose due vote is missing.
 
-    ``unvoted`` is, of every turn, the share of the pairs due that have no valid vote (SPEC 4.6).
+    ``unvoted`` is, of every turn, the share of the pairs due that have no valid vote (SPEC 4.6). ``verdict`` are a judge's
+    votes, each counting as ``judge_weight`` of an agent's (SPEC 4.16); none if that is 0.
     """
 
     votes: tuple[Vote, ...]
     counts: Counts
     missing: frozenset[int]
     unvoted: tuple[float, ...] = ()
+    verdict: tuple[Vote, ...] = ()
+    judge_weight: float = 0.0
+
+    @property
+    def all_votes(self) -> tuple[Vote, ...]:
+        """Those of agents, then those of a judge."""
+        return self.votes + self.verdict
+
+    def weight(self, index: int) -> float:
+        """How many votes one of ``all_votes`` counts as."""
+        return 1.0 if index < len(self.votes) else self.judge_weight
 
 
-def tally(debate: Debate, *, self_votes: SelfVotes = "drop", ballots: Ballots = "once") -> Tally:
+def tally(debate: Debate, *, self_votes: SelfVotes = "drop", ballots: Ballots = "once", judge_weight: float = 0.0) -> Tally:
     """Attach authors, drop what does not count, and say which turns each vote judges."""
     votes: list[Vote] = []
     missing: set[int] = set()
@@ -108,11 +120,12 @@ def tally(debate: Debate, *, self_votes: SelfVotes = "drop", ballots: Ballots = 
         parse_errors=sum(turn.parsed.error is not None for turn in debate.turns),
         unseen=unseen,
     )
-    return Tally(tuple(votes), counts, frozenset(missing), tuple(unvoted))
+    verdict = verdict_votes(debate) if judge_weight else ()
+    return Tally(tuple(votes), counts, frozenset(missing), tuple(unvoted), verdict, judge_weight)
 
 
 def verdict_votes(debate: Debate) -> tuple[Vote, ...]:
-    """The valid votes of a debate's judge, each about the final solutions of two debaters. Rewards do not count them.
+    """The valid votes of a debate's judge, each about the final solutions of two debaters.
 
     Their ``turn`` is one past the last, their author the seat after the last.
     """

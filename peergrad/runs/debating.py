@@ -87,6 +87,8 @@ class DebatesPlan:
         settings = {name: config[name] for name in (*flat(self.config.debate), "style", "stops", "send_temperature", "seed")}
         settings["prompts"] = self.protocol.prompts  # what they say, wherever they lie
         settings["personas"] = personas_toml(self.config.debate.characters) if self.config.debate.personas else None
+        for name in ("end_early", "extra_rounds"):  # unset, as where there was no such setting yet
+            settings[name] = settings[name] or None
         if is_import_path(self.config.engine.engine):
             settings["engine"] = self.config.engine.engine
         seats = [

@@ -20,10 +20,14 @@ _STEPS_AGO = re.compile(r"-(\d{1,6})")
 
 @dataclass(frozen=True)
 class OpponentsPlan:
-    """Who holds the seats that are not the policy's, by the names a person gave, and the models that these name."""
+    """Who holds the seats that are not the policy's, by the names a person gave, and the models that these name.
+
+    A judge has the seat after the last.
+    """
 
     seats: dict[int, str]
     models: dict[str, ModelRef]
+    judge: int | None = None
 
     @property
     def steps_ago(self) -> int:
@@ -42,11 +46,17 @@ def plan_opponents(config: TrainConfig) -> OpponentsPlan:
     seats = models_by_seat(config.learn.opponents, config.debate.agents, "opponents")
     if len(seats) == config.debate.agents:
         raise UserError("opponents: hold every seat, so that nobody learns; leave one to the policy")
+    judge = None if config.learn.judge is None else config.debate.agents
+    if config.learn.judge is not None:
+        if config.debate.agents < 2 or not config.learn.judge.strip():
+            why = "is empty" if config.debate.agents > 1 else "has nothing to compare where only one agent answers"
+            raise UserError(f"judge: {why}; name a model, and give agents 2 or more")
+        seats[config.debate.agents] = config.learn.judge.strip()
     for name in seats.values():
         if (ago := _STEPS_AGO.fullmatch(name)) and int(ago[1]) < least:
             raise UserError(f"opponents: {name} is a policy that may not be there yet; give -{least}, or more steps")
     models = {name: model_ref(name) for name in seats.values() if name != "base" and not _STEPS_AGO.fullmatch(name)}
-    return OpponentsPlan(seats, models)
+    return OpponentsPlan(seats, models, judge)
 
 
 class Opponents:
@@ -55,10 +65,10 @@ class Opponents:
     def __init__(self, plan: OpponentsPlan, base: str, run: Run, trainer: Trainer, pool: ModelPool) -> None:
         self._plan, self._base, self._run, self._trainer, self._pool = plan, base, run, trainer, pool
 
-    async def seated(self, step: int, policy: Sampler) -> Sampler:
-        """Who answers in a step, counted from 0: the policy, and its opponents in their seats."""
+    async def seated(self, step: int, policy: Sampler, *, judged: bool) -> Sampler:
+        """Who answers in a step, counted from 0: the policy, its opponents in their seats, and a judge if it is asked."""
         # Made anew for every step, so that what is said does not depend on what was asked before a run was resumed.
-        seats = self._plan.seats
+        seats = {seat: name for seat, name in self._plan.seats.items() if judged or seat != self._plan.judge}
         samplers = {name: await self._opponent(name, step) for name in dict.fromkeys(seats.values())}
         return Seats({seat: samplers[name] for seat, name in seats.items()}, others=policy) if seats else policy
 

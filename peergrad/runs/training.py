@@ -163,12 +163,15 @@ def _check_reward(config: TrainConfig, task: Task) -> None:
         raise UserError(f"{given}: nobody knows what is right in {task.name}; leave it out, or take a task with answers")
     if rules.votes == "majority" and all(task[index].style.find is None for index in range(len(task))):
         raise UserError(f"votes: answers to {task.name} have no final value that could be in the majority; take peer")
+    if config.learn.judge is not None and rules.votes in ("majority", "none"):
+        raise UserError(f"judge: its votes count where votes do, and with votes {rules.votes} none do; take peer")
     other_than_votes = rules.needs_truth or rules.votes == "majority" or is_import_path(rules.reward)
+    other_than_votes = other_than_votes or config.learn.judge is not None
     nobody_votes = config.debate.protocol == "direct" or (config.debate.protocol == "ballot" and config.debate.agents < 3)
     if nobody_votes and not other_than_votes:
         raise UserError(
             f"protocol: in {config.debate.protocol} of {config.debate.agents} nobody votes, so there is nothing to learn "
-            "from; give --truth-weight 1 or --votes majority, or take --protocol ballot with 3 agents or more"
+            "from; give --truth-weight 1, --votes majority or a --judge, or take --protocol ballot with 3 agents or more"
         )
 
 
@@ -419,7 +422,11 @@ class _Training:
         """Self-play whose debates are saved before they are learned from, and used again if the step is repeated."""
         batching = engine_of(self.config.engine).batching(self.config.engine)
         play = self_play(
-            self.plan.protocol, lambda step: self.plan.batch(step, self.history), done=self.watch.debate, **batching
+            self.plan.protocol,
+            lambda step: self.plan.batch(step, self.history),
+            done=self.watch.debate,
+            judged=self.config.learn.judged,
+            **batching,
         )
 
         async def rollout(index: int, sampler: Sampler) -> Played:
@@ -427,7 +434,8 @@ class _Training:
             if saved := self.run.saved_debates(at.name):
                 return saved
             self.watch.begin("sampling", self.config.learn.batch, at)
-            played = await play(index, await self.opponents.seated(index, sampler))
+            judged = self.config.learn.judged(index)
+            played = await play(index, await self.opponents.seated(index, sampler, judged=judged))
             self.run.save_debates(at.name, played)
             self.watch.begin("training", 0, at)
             return played

@@ -1,4 +1,4 @@
-"""Judging questions: two answers to a question, one known to be the better one, and which it is to be said (SPEC 9.7)."""
+"""Judging questions: two answers to a question, one known to be the better one, and which it is to be said (SPEC 9.9)."""
 
 from __future__ import annotations
 

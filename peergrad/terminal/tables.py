@@ -216,6 +216,9 @@ def print_scores(batch: Sequence[Scored], advantages: Sequence[Sequence[Values]]
         console.print(Text(visible(title), style="bold"))
         headings = [*names, *(heading for stream in scored.streams for heading in (stream.name, "adv"))]
         console.print(_table(headings, rows, left=len(names)))
+        if scored.tally.verdict:
+            verdict = ", ".join(f"{vote.a} {vote.op} {vote.b}" for vote in scored.tally.verdict)
+            console.print(Text(f" judge, counting {scored.tally.judge_weight:g}: {verdict}", style="dim"))
         counts = [f"{name.replace('_', ' ')} {count}" for name, count in asdict(scored.tally.counts).items() if count]
         console.print(Text(" " + (", ".join(counts) or "no bad votes"), style="dim"))
     if len(batch) > _MOST_DEBATES:

@@ -20,7 +20,9 @@ QUICK |= {"eval_questions": 0, "eval_debates": 0, "max_tokens": 40}
 
 
 def train(out, **more):
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in (QUICK | more).items()]
+    flags = [
+        f"--{name.replace('_', '-')}" + (f"={value}" if value is not True else "") for name, value in (QUICK | more).items()
+    ]
     command = [sys.executable, "-m", "peergrad", "train", "--preset", "demo", "--out", str(out), *flags]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | {"COLUMNS": "200"})
     assert result.returncode == 0, result.stderr

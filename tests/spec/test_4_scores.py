@@ -8,6 +8,8 @@ from itertools import combinations
 from types import ModuleType
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from peergrad import Question, UserError, dump, load
 from peergrad.debate.ballot import Ballot
@@ -392,3 +394,65 @@ def test_4_15_schedules():  # SPEC 4.15
     assert (fading.fades, RewardRules(truth_weight="1 -> 0 over 9").fades, RewardRules().fades) == (True, False, False)
     # Outside a run it is the first value.
     assert values(FOUR, "gen", truth_weight="0.5 -> 0") == values(FOUR, "gen", truth_weight=0.5)
+
+
+def verdict(comparison):
+    return {"verdict": {"text": f"<evaluation>fine</evaluation><comparison>{comparison}</comparison>"}}
+
+
+def test_4_16_a_judge_with_authority():  # SPEC 4.16
+    said = ["Agent 1 > Agent 2", "Agent 2 > Agent 0", "Agent 0 = Agent 1"]
+    debate = parallel(3, NONE3, said, **verdict("Agent 2 > Agent 0\nAgent 2 > Agent 1\nAgent 0 = Agent 1"))
+    # Unasked for, it counts for nothing. The votes in the debate are on the first round, the judge's on the last.
+    assert values(debate, "gen") == (-0.5, 0.5, 0, None, None, None)
+    assert values(debate, "gen", judge_weight=1) == values(debate, "gen", judge_weight=3) == (-0.5, 0.5, 0, -0.5, -0.5, 1)
+    assert values(debate, "gen", judge_weight=0.25) == (-0.5, 0.5, 0, -0.25, -0.25, 0.5)  # less than a vote is less
+    assert values(debate, "gen", judge_weight="2 -> 0") == values(debate, "gen", judge_weight=2)
+    # Agent 0 stands alone with 1 > 2, against the judge; agent 1 agrees with it.
+    assert values(debate, "judge") == (None, None, None, 1, 1, 0)
+    for weight, alone in ((0.5, 1), (1, 0), (2, -1)):
+        assert values(debate, "judge", judge_weight=weight) == (None, None, None, alone, 1, 0)
+    assert values(debate, "win_rate", judge_weight=2) == pytest.approx((1.5 / 6, 2.5 / 6, 5 / 6))
+    assert values(debate, "win_minus_loss", judge_weight=2) == pytest.approx((-3 / 6, -1 / 6, 4 / 6))
+    # It is no agent: form, and the votes that are counted, are as they were.
+    tallied = score(debate, RewardRules(judge_weight=2)).tally
+    assert (tallied.votes, tallied.counts) == (score(debate).tally.votes, score(debate).tally.counts)
+    assert [tallied.all_votes[i].author for i in score(debate, RewardRules(judge_weight=2)).streams[0].votes[3]] == [3, 3]
+    for bad in (-1, "1 -> -1"):
+        with pytest.raises(UserError, match=r"judge_weight: .* is not possible; give 0 or more"):
+            RewardRules(judge_weight=bad)
+    assert RewardRules(judge_weight="5 -> 0").fades
+
+
+def test_4_16_in_ballots():  # SPEC 4.16
+    debate = played(Ballot(agents=4, shown=2, ballot_form="verdicts"), ballots, BOXES)
+    line = json.loads(dump(debate)) | verdict("Agent 3 > Agent 0")
+    spec = {"seen": 4, "since": 0, "contract": ["evaluation", "comparison"]}
+    line["turns"][4:] = [
+        {"agent": 1, "text": "A: right\nB: wrong\nC: wrong", "candidates": [[0], [2], [3]]} | spec,
+        {"agent": 2, "text": "A: wrong\nB: right", "candidates": [[0], [1]]} | spec,
+    ]
+    judged = load(json.dumps(line))
+    # Its verdict is a ballot that counts twice: of 0, +1, -1 and twice -1; of 3, -0.5 and twice 1.
+    assert values(judged, "borda", pool_equal=False, judge_weight=2)[:4] == (-0.5, 1, -0.5, 0.5)
+    assert values(judged, "borda", pool_equal=False)[:4] == (0, 1, -0.5, -0.5)
+    # The first ballot says 0 > 3, on which nobody else has voted but the judge.
+    assert values(judged, "judge") == (None,) * 6
+    assert values(judged, "judge", judge_weight=0.1) == (None,) * 4 + (-1, None)
+
+
+@given(st.lists(st.sampled_from(["0 > 1", "1 > 2", "2 > 0", "0 = 2"]), max_size=4), st.integers(1, 5))
+def test_4_16_a_weight_of_k_is_k_votes(said, weight):  # SPEC 4.16
+    comparison = "\n".join(f"Agent {vote[0]} {vote[2]} Agent {vote[4]}" for vote in said)
+    debate = parallel(3, NONE3, ["Agent 1 > Agent 2", "N/A", "N/A"], **verdict(comparison))
+    tallied = tally(debate, judge_weight=weight)
+    repeated = (*tallied.votes, *tallied.verdict * weight)
+    assert values(debate, "win_rate", judge_weight=weight) == pytest.approx(win_rate(3, repeated))
+    for index, value in enumerate(values(debate, "gen", judge_weight=weight)):
+        outcomes = [
+            vote.value(agent)
+            for vote in repeated
+            for agent, turn in zip((vote.a, vote.b), vote.judged, strict=True)
+            if turn == index
+        ]
+        assert value == (pytest.approx(sum(outcomes) / len(outcomes)) if outcomes else None)

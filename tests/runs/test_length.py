@@ -1,0 +1,62 @@
+"""Debates whose length follows their answers, as a person trains with them."""
+
+import pytest
+
+from tests.runs.test_rewards import saved, train
+from tests.runs.test_run import adapter, run
+
+TASK = """
+from peergrad import Question
+from peergrad.debate.style import Style
+from peergrad.tasks.base import Grade
+
+STYLE = Style("parity", "Say something.", find=lambda text: str(len(text) % 2))
+
+
+class Parity:
+    name, known = "parity", True
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return Question(f"p{index}", f"What is {index} + 1?", str(index % 2), STYLE)
+
+    def grade(self, question, solution):
+        answer = STYLE.value(solution)
+        return Grade(answer == question.answer, answer)
+"""
+LENGTH = {"protocol": "ballot", "agents": 3, "ballot_form": "verdicts", "revise": True, "end_early": True, "extra_rounds": 1}
+
+
+def test_a_run_of_debates_of_different_lengths(tmp_path, monkeypatch):  # SPEC 3.21, 8.1
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "parity.py").write_text(TASK)
+    lines = train(tmp_path / "run", task="parity:Parity", warm_steps=0, batch=6, max_tokens=10, **LENGTH)
+    rounds = []
+    for step, line in enumerate(lines, 1):
+        debates = saved(tmp_path / "run", step)
+        for debate in debates:
+            answers = [{len(turn.text) % 2 for turn in debate.turns if turn.round == round_} for round_ in (0, 2, 4)]
+            agreed = [len(values) == 1 for values in answers]
+            assert debate.rounds == (1 if agreed[0] else 3 if agreed[1] else 5 if agreed[2] else 6)
+        turns = [turn for debate in debates for turn in debate.turns]
+        assert line["env/all/turns_per_episode"] == pytest.approx(len(turns) / (3 * len(debates)))
+        assert line["round"] == pytest.approx(sum(turn.round + 1 for turn in turns) / len(turns))
+        last = [
+            [[turn for turn in d.turns if turn.agent == a and turn.asked_to_answer][-1] for a in range(3)] for d in debates
+        ]
+        right = [[str(len(turn.text) % 2) == d.question.answer for turn in of] for d, of in zip(debates, last, strict=True)]
+        assert line["train_parity/pass@3"] == pytest.approx(sum(map(any, right)) / len(right))
+        rounds += [debate.rounds for debate in debates]
+    assert len(set(rounds)) > 1, "some agreed and some did not"
+
+
+def test_a_run_of_different_lengths_is_resumed_to_the_byte(tmp_path, monkeypatch):  # SPEC 3.21
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "parity.py").write_text(TASK)
+    small = {"task": "parity:Parity", "warm_steps": 0, "eval_questions": 0, "eval_debates": 0, "max_tokens": 10}
+    small |= {"max_rounds": 1, "extra_rounds": 1, "end_early": True}
+    whole = run(tmp_path / "whole", steps=2, **small)
+    run(tmp_path / "parts", steps=1, **small)
+    assert adapter(run(tmp_path / "parts", steps=2, **small), 2) == adapter(whole, 2)
