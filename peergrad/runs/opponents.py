@@ -77,6 +77,10 @@ class Opponents:
         samplers = {name: await self._opponent(name, step) for name in dict.fromkeys(seats.values())}
         return Seats({seat: samplers[name] for seat, name in seats.items()}, others=policy) if seats else policy
 
+    async def base(self) -> Opponent:
+        """The base model, as the policy was before it learned."""
+        return await self._opponent("base", 0)
+
     async def _opponent(self, name: str, step: int) -> Opponent:
         ref = self._plan.models.get(name, ModelRef(self._base))
         if ago := _STEPS_AGO.fullmatch(name):

@@ -22,7 +22,7 @@ from peergrad.debate.play import Played, play_all
 from peergrad.debate.prompts import TEXTS
 from peergrad.debate.protocol import BaseProtocol, call_protocol, own_protocol
 from peergrad.debate.protocols import Direct, Parallel
-from peergrad.debate.sampler import Batcher, Sampler
+from peergrad.debate.sampler import Batcher, Sampler, Seats
 from peergrad.debate.types import Ask, Debate, Question
 from peergrad.engines.base import Setup
 from peergrad.engines.registry import engine_of, open_trainer, own_code
@@ -35,6 +35,7 @@ from peergrad.measure.alarms import Alarm, alarms
 from peergrad.measure.counts import share_of, truth_of, turn_grades
 from peergrad.measure.history import Updates, retried
 from peergrad.measure.metrics import DebateBatch, Metrics, answer_metrics, measure
+from peergrad.measure.outcome import result, seat_outcome
 from peergrad.reward.rewards import score
 from peergrad.runs.files import Warn
 from peergrad.runs.folder import Loggers, Progress, Run, metrics_line, open_loggers
@@ -457,7 +458,10 @@ class _Training:
         async with Batcher(await self.trainer.sampler(), **batching) as sampler:
             if self.plan.held_out.known:
                 metrics |= await self._eval_direct(sampler)
-            if debates:
+            if debates and self.config.held_out.eval_mode == "role-averaged":
+                async with Batcher(await self.opponents.base(), **batching) as base:
+                    metrics |= await self._eval_seats(sampler, base, at, debates)
+            elif debates:
                 metrics |= await self._eval_debates(sampler, at, debates)
         self._log(at, "eval", metrics | {"time/eval_s": time.monotonic() - started})
 
@@ -481,6 +485,26 @@ class _Training:
 
         metrics = await asyncio.to_thread(measured) | {"dropped": float(len(played.dropped))}
         return {key if key.startswith("eval/") else f"{name}/{key}": value for key, value in metrics.items()}
+
+    async def _eval_seats(self, policy: Sampler, base: Sampler, at: Progress, count: int) -> Metrics:
+        """The policy in each seat in turn, with its base model in the others."""
+        task, protocol, by_seat = self.plan.held_out, self.plan.protocol, list[dict[str, Debate]]()
+        dropped: dict[str, str] = {}
+        for seat in range(protocol.agents):
+            seats, prefix = Seats({seat: policy}, base), f"eval-{at.step}-seat-{seat}/"
+            played = await self._play_held_out(protocol, count, seats, prefix)
+            by_seat.append({debate.question.id: debate for debate in played.debates})
+            dropped |= played.dropped
+        every = tuple(debate for debates in by_seat for debate in debates.values())
+        self.run.save_debates(f"eval_{at.name}" if at.warm else f"eval_{at.step:06}", Played(every, dropped))
+        whole = [task[index] for index in range(count) if all(task[index].id in debates for debates in by_seat)]
+        ids = [question.id for question in whole if question.known or not task.known]
+        debates, grade = [[one[name] for name in ids] for one in by_seat], task.grade if task.known else None
+        outcome = await asyncio.to_thread(seat_outcome, ids, debates, grade)
+        measured = result(outcome, task.name, dict.fromkeys(ids, ""))
+        name = f"eval/role-averaged/{task.name}"
+        shares = {f"{name}/{key.removeprefix('role-averaged/')}": share for key, (share, *_) in measured["shares"].items()}
+        return measured["metrics"] | shares | {f"{name}/dropped": float(len(dropped))}
 
     async def _play_held_out(self, protocol: BaseProtocol, count: int, sampler: Sampler, prefix: str) -> Played:
         questions = [self.plan.held_out[index] for index in range(count)]

@@ -153,7 +153,8 @@ def test_a_debate_is_voted_on_by_log_probabilities(tmp_path):
     assert len(votes) == 4
     worth = [0.9 if answer == "7" else 0.3 for answer in answers]
     for a, verdict, b in votes:
-        assert verdict == pytest.approx(worth[a] - worth[b], abs=1e-5)
+        first, second = worth[a] * (1 - worth[b]), worth[b] * (1 - worth[a])
+        assert verdict == pytest.approx((first - second) / (first + second), abs=1e-5)  # by odds (SPEC 3.19)
     assert {*answers} == {"6", "7"}
     assert all(turn.usage.prompt == 20 for turn in debate.turns[4:])
 

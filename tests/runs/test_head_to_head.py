@@ -194,3 +194,47 @@ def test_a_trained_model_against_its_base_killed_and_resumed(tmp_path):
     same = read_result(tmp_path / "same")
     assert {value for values in same["values"].values() for value in values} == {0.5}
     assert same["shares"]["diversity/pair"][0] == 0
+
+
+def test_9_1_seats_while_training(tmp_path):  # SPEC 9.1
+    """The numbers are those of the debates, and the same in a run that is killed and resumed."""
+    (tmp_path / "open.jsonl").write_text(QUESTIONS)
+    train = ["train", "--model", PARROT, "--task", "open.jsonl", "--eval-task", "open.jsonl", "--eval-questions", 2]
+    train += ["--eval-debates", 2, "--eval-mode", "role-averaged", "--eval-every", 1, "--threads", 1, "--rank", 4]
+    train += ["--protocol", "ballot", "--ballot-form", "soft-choice", "--agents", 3, "--shown", 2, "--max-tokens", 12]
+    train += ["--batch", 2, "--steps", 2, "--warm-steps", 0, "--lr", 0.05, "--out"]
+    assert peergrad(*train, "whole", cwd=tmp_path).returncode == 0
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([*PEERGRAD, *map(str, (*train, "again"))], cwd=tmp_path, env=environ)
+    while not (tmp_path / "again" / "debates" / "eval_000001.jsonl").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    resumed = peergrad(*train, "again", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    lines = [[json.loads(line) for line in (tmp_path / out / "metrics.jsonl").open()] for out in ("whole", "again")]
+    whole, again = ([line for line in run if line["phase"] == "eval"] for run in lines)
+    assert [line["step"] for line in whole] == [0, 1, 2]
+    name = "eval/role-averaged/open"
+    assert whole[0][f"{name}/win_rate"] == pytest.approx(0.5, abs=0.5)
+    assert f"{name}/bias/first" in whole[0]
+    for line, same in zip(whole, again, strict=True):
+        assert {key: line[key] for key in line if key.startswith(name)} == {
+            key: same[key] for key in same if key.startswith(name)
+        }
+    won, about = dict[str, float](), dict[str, int]()
+    for text in (tmp_path / "whole" / "debates" / "eval_000002.jsonl").read_text().splitlines():
+        debate = json.loads(text)
+        (seat,) = {turn["agent"] for turn in debate["turns"] if "by" not in turn}
+        assert debate["id"] == f"eval-2-seat-{seat}/{debate['question_id']}"
+        for turn in debate["turns"][3:]:
+            shown = [agent for (agent,) in turn["candidates"]]
+            if turn["agent"] != seat:
+                _, first, _, second = turn["text"].split()
+                lead = float(first) - float(second)
+                share = (1 + (lead if shown[0] == seat else -lead)) / 2
+                won[debate["question_id"]] = won.get(debate["question_id"], 0) + share
+                about[debate["question_id"]] = about.get(debate["question_id"], 0) + 1
+    assert set(about.values()) == {6}
+    assert whole[2][f"{name}/win_rate"] == pytest.approx(sum(won[one] / about[one] for one in won) / 2, abs=1e-5)
