@@ -39,7 +39,7 @@ from peergrad.engines.registry import engine_of
 from peergrad.learn.data import Datum
 from peergrad.learn.train import self_play, train
 from peergrad.learn.trainer import StepStats, joined, parts
-from peergrad.runs.training import Plan, plan_run
+from peergrad.runs.plan import Plan, plan_run
 from peergrad.tasks.base import grade_all
 
 PARTS = ("_admit", "_prefill", "_decode", "_collect", "_retire")

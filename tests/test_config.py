@@ -12,7 +12,7 @@ from peergrad.cli.main import train_settings
 from peergrad.config import PRESETS, TrainConfig, changed, flat, from_file, from_folder, preset, to_toml, with_protocol
 from peergrad.debate.protocol import Recorded
 from peergrad.debate.protocols import Ballot, Parallel, Sequential
-from peergrad.runs.training import plan_run
+from peergrad.runs.plan import plan_run
 
 
 def test_10_presets():  # SPEC 10

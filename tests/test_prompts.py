@@ -21,7 +21,7 @@ from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.style import STYLES
 from peergrad.debate.votes import read_votes
 from peergrad.runs.folder import Run
-from peergrad.runs.training import plan_run
+from peergrad.runs.plan import plan_run
 from tests.helpers import Choosing, full, short
 
 PARROT = Path(__file__).parent / "fixtures" / "parrot"

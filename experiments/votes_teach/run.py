@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 ARMS = ("peer", "shuffled", "majority", "format", "truth", "parallel")
+NEEDED = ("gsm8k_train.jsonl.gz", "gsm8k_test.jsonl.gz")
 TESTS = {"gsm8k": "gsm8k_test.jsonl.gz", "svamp": "svamp.jsonl.gz", "aime": "aime2024.jsonl"}
 
 
@@ -81,6 +82,8 @@ async def main() -> int:
     args = parser.parse_args(own)
     if unknown := {*args.arms.split(",")} - {*ARMS}:
         parser.error(f"--arms: {', '.join(sorted(unknown))} is not known; there are {', '.join(ARMS)}")
+    if args.data and (missing := [file for file in NEEDED if not (args.data / file).exists()]):
+        parser.error(f"--data: {args.data} has no {' and no '.join(missing)}")
     args.out.mkdir(parents=True, exist_ok=True)
     at_once = asyncio.Semaphore(args.at_once)
     ended = await asyncio.gather(*(play(name, parts, args.out, at_once) for name, parts in commands(args, extra).items()))

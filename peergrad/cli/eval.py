@@ -13,13 +13,13 @@ from rich.text import Text
 
 from peergrad.cli.main import Flag, Inline, eval_task, model_settings, run_until_done
 from peergrad.config import EvalConfig, TrainConfig, from_folder
-from peergrad.debate.errors import UserError
+from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.quote import visible
 from peergrad.engines.shared.servers import host
 from peergrad.runs import evaluation
 from peergrad.runs.folder import Run
 from peergrad.runs.models import run_of
-from peergrad.tasks.open import is_own_task, open_questions, open_task
+from peergrad.tasks.open import is_here, is_own_task, open_questions, open_task, task_names
 from peergrad.terminal.progress import ProgressView
 from peergrad.terminal.tables import print_result, result_text
 
@@ -48,9 +48,12 @@ def command(
         name = eval_task(from_folder(TrainConfig(), run.path))
         why = "which is somebody's code and not imported because a folder names it"
         raise UserError(f"task: the run in {run.path} has {name}, {why}; if you trust it, repeat --task {name}")
-    plan = evaluation.plan(settings, open_questions(settings.task), _trained_on(run, settings.task.task) if run else set())
-    out = settings.measure.out or _default_folder(plan, run)
     console = Console(highlight=False, markup=False, stderr=json)
+    trained = _trained_on(run, settings.task.task) if run else set[tuple[str, str | None]]()
+    if trained is None:
+        console.print("the questions that the run was trained on can't be read here: some of these may be among them")
+    plan = evaluation.plan(settings, open_questions(settings.task), trained or set())
+    out = settings.measure.out or _default_folder(plan, run)
     with ProgressView(console) as view:
         result = run_until_done(lambda _: evaluation.evaluate(plan, out, view, result_text), view, lambda: str(out))
     if json:
@@ -60,20 +63,22 @@ def command(
     console.print(Text(f"result: {visible(str(out / 'result.json'))}"), soft_wrap=True)
 
 
-def _trained_on(run: Run, task_name: str) -> set[tuple[str, str | None]]:
-    """The questions that a run was trained on, as far as they can still be read; code is not imported unless it is asked."""
+def _trained_on(run: Run, task_name: str) -> set[tuple[str, str | None]] | None:
+    """The questions that a run was trained on; ``None`` where they can't be read, or only by importing or fetching what
+    nobody but its folder names.
+    """
     trained = from_folder(TrainConfig(), run.path)
-    apart = trained.held_out
-    if any(is_own_task(name) and name != task_name for name in (trained.task.task, apart.eval_task)):
-        return set()
-    task, _ = open_task(
-        trained.task,
-        trained.keep.seed,
-        held_out=apart.eval_questions,
-        eval_name=apart.eval_task,
-        at_least=trained.learn.batch,
-    )
-    return {(question.text, question.answer) for question in (task[index] for index in range(len(task)))}
+    task, apart = trained.task, trained.held_out
+    if any(is_own_task(name) and name != task_name for name in (task.task, apart.eval_task)):
+        return None
+    if not all(map(is_here, task_names(task.task))):
+        return None
+    try:
+        held_out, size = apart.eval_questions, trained.learn.batch
+        asked, _ = open_task(task, trained.keep.seed, held_out=held_out, eval_name=apart.eval_task, at_least=size)
+    except (UserError, EngineError):
+        return None
+    return {(question.text, question.answer) for question in (asked[index] for index in range(len(asked)))}
 
 
 def _default_folder(plan: evaluation.EvalPlan, run: Run | None) -> Path:

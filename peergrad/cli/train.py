@@ -15,7 +15,8 @@ from peergrad.config import TrainConfig, changed, to_toml
 from peergrad.debate.quote import visible
 from peergrad.learn.train import Stopped
 from peergrad.runs.folder import Run
-from peergrad.runs.training import Plan, plan_run, train_run
+from peergrad.runs.plan import Plan, plan_run
+from peergrad.runs.training import train_run
 from peergrad.terminal.progress import RunView, before_and_after, too_many_lost
 from peergrad.web.report import write_report
 

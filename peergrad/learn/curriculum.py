@@ -40,6 +40,9 @@ class CurriculumRules:
     """Over how many of the newest steps of a stage that share is measured."""
 
 
+_MOST_WEIGHT = 1e9
+
+
 def check_curriculum(rules: CurriculumRules, tasks: Mapping[str, Sequence[str]], batch: int) -> None:
     """Refuse settings that do not fit the tasks, which are given by name."""
     kind, names, stages = rules.curriculum, list(tasks), len(tasks) - 1
@@ -53,9 +56,11 @@ def check_curriculum(rules: CurriculumRules, tasks: Mapping[str, Sequence[str]],
         if values and len(values) != count:
             each = "each task" if of == "mixed" else "each task but the last"
             raise UserError(f"{name}: has {len(values)} numbers for {len(tasks)} tasks; give one for {each}")
-        if wrong := [value for value in values if not 0 <= value <= high or math.isinf(value)]:
+        if wrong := [value for value in values if not 0 <= value <= min(high, _MOST_WEIGHT)]:
             at_most = f" and at most {high}" if high == 1 else ""
             raise UserError(f"{name}: {wrong[0]} is not possible; give numbers of at least 0{at_most}")
+    if rules.task_weights and not 0 < math.fsum(rules.task_weights) < _MOST_WEIGHT:
+        raise UserError(f"task_weights: add up to 0, or to more than {_MOST_WEIGHT:g}; give shares, such as 2 1")
     for stage in range(stages if kind == "in order" else 0):
         if not any(_ends(rules, stage)):
             raise UserError(f"stage_steps: nothing ends the stage of {names[stage]}; give a number here or in stage_targets")

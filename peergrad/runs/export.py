@@ -41,10 +41,27 @@ model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{model}"
 
 _DEBATE = "copies of the\nmodel answered questions, criticised each other and voted"
 
+_ALONE = "copies of the\nmodel answered questions alone"
+
 _ALIAS = """
 `{model}` is peergrad's name for a built-in model: give the folder that `peergrad models --get {model}` names to
 `from_pretrained`.
 """
+
+
+def _how(config: TrainConfig) -> dict[str, str]:
+    """What a run learned from, in words: by debate only where there is one, by votes alone only where they were alone."""
+    rules, debated = config.learn.reward, config.debate.protocol != "direct"
+    others = [
+        *(["the truth"] if rules.needs_truth else []),
+        *(["a judge's votes"] if config.learn.judge else []),
+        *([f"a control in place of votes ({rules.votes})"] if rules.votes != "peer" else []),
+    ]
+    reward = "the votes were the only reward" if not others else f"the reward had {' and '.join(others)} in it"
+    said = f", and {reward}" if rules.reward in BUILT_IN and (debated or others) else ""
+    warm = "; before that it learned from solutions or other replies (a warm start)" if config.warm.wanted else ""
+    how = "by self-play debate" if debated else "by reinforcement learning"
+    return {"how": how, "what": f": {_DEBATE if debated else _ALONE}{said}{warm}"}
 
 
 def export(run: Run, to: Path, step: int | None = None) -> Path:
@@ -61,11 +78,10 @@ def export(run: Run, to: Path, step: int | None = None) -> Path:
     if not (source / "adapter_model.safetensors").exists():
         raise UserError(f"{source}: its weights are with the service, which gives them out; tinker.json there says where")
     config, facts = from_folder(TrainConfig(), run.path), run.facts
-    model, reward = base_of(run), config.learn.reward.reward
+    model = base_of(run)
     about = {name: facts.get(name) for name in ("task", "questions", "questions_sha256")}
     about |= {"name": f"{run.path.resolve().name}-step-{at.step}", "step": at.step, "folder": to}
-    only = ", and the votes were the only reward" if reward in BUILT_IN else ""
-    about["how"], about["what"] = "by self-play debate", f": {_DEBATE}{only}"
+    about |= _how(config)
     if at.warm:
         about |= {"how": f"by supervised learning alone ({at.warm} updates)", "what": ", before any self-play"}
     about["model"] = model

@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from peergrad.config import changed, flat, from_folder, markers, to_toml
 from peergrad.debate.bounds import Resumable
@@ -49,9 +49,16 @@ def write(path: Path, content: bytes) -> None:
     """Write a file so that at any moment it is the old one or the new one: temporary file, fsync, rename."""
     temporary = path.with_name(f".{path.name}.part")
     with writing(path):
-        temporary.write_bytes(content)
+        temporary.unlink(missing_ok=True)
+        with _opened(temporary, os.O_WRONLY | os.O_EXCL, "wb") as file:
+            file.write(content)
         _sync(temporary)
         _rename(temporary, path)
+
+
+def _opened(path: Path, flags: int, mode: str) -> IO[bytes]:
+    """A file to write to, made if it is not there. A link is refused: a folder that somebody sent may have it anywhere."""
+    return os.fdopen(os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW, 0o666), mode)
 
 
 def append(path: Path, line: bytes, *, sync: bool = True) -> None:
@@ -59,8 +66,8 @@ def append(path: Path, line: bytes, *, sync: bool = True) -> None:
     line of its own: what is added does not become part of it.
     """
     with writing(path):
-        with path.open("ab+") as file:
-            if file.tell():
+        with _opened(path, os.O_RDWR | os.O_APPEND, "ab+") as file:
+            if file.seek(0, os.SEEK_END):
                 file.seek(-1, os.SEEK_END)
                 line = line if file.read(1) == b"\n" else b"\n" + line
             file.write(line)
@@ -169,7 +176,7 @@ def _lines(path: Path) -> list[bytes]:
 def locked(path: Path, otherwise: str) -> Iterator[None]:
     """Hold the lock on a file. It goes with the process, however that ends. ``otherwise`` is said if another has it."""
     try:
-        file = path.open("ab")
+        file = _opened(path, os.O_WRONLY | os.O_APPEND, "ab")
     except OSError as error:
         raise UserError(f"out: {path} can't be written ({error.strerror}); give another place") from None
     with file:
@@ -238,6 +245,9 @@ class WorkFolder:
 
     def begin(self, config: Any, facts: Mapping[str, Any]) -> None:
         """Write the settings and, unless there is work to resume, the facts."""
+        for name in (*self.subfolders, "prompts"):
+            if (self.path / name).is_symlink():
+                raise UserError(f"out: {self.path / name} is a link, and nothing is written behind one; make it a folder")
         for name in ("", *self.subfolders):
             _make(self.path / name)
         resumed = self.resumable

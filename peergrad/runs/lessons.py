@@ -33,6 +33,8 @@ _NOT = {"readable": "can be read", "right": "is known to be right", "won": "was 
 def lessons_given(config: TrainConfig, task: Task, protocol: BaseProtocol, warn: Warn) -> list[Lesson]:
     """The lessons of a warm start that are there before it begins: all but those of the model's own debates."""
     warm, questions = config.warm, [task[index] for index in range(len(task))]
+    if warm.warm_from is not None and not warm.wanted:
+        raise UserError("warm_from: how long to learn from it is not said; give warm_epochs or warm_steps")
     if not warm.wanted or warm.warm_from == OWN:
         return []
     if warm.warm_from is None and (sums := [question for question in questions if question.dataset in BUILT_IN]):

@@ -22,7 +22,8 @@ from peergrad.measure.counts import truth_of
 from peergrad.measure.preflight import Gate, Sample, finite, gates
 from peergrad.reward.rewards import Truth
 from peergrad.runs.models import ModelPool, policy_of, weights_of
-from peergrad.runs.training import load_engine, load_policy, plan_run
+from peergrad.runs.plan import plan_run
+from peergrad.runs.training import load_engine, load_policy
 from peergrad.runs.watch import Watcher
 
 

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import platform
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from peergrad.config import ApiConfig, TrainConfig, changed, flat
 from peergrad.debate.errors import UserError
-from peergrad.debate.imports import is_import_path
 from peergrad.debate.play import Played, play_all
-from peergrad.debate.prompts import TEXTS
-from peergrad.debate.protocol import BaseProtocol, call_protocol, own_protocol
-from peergrad.debate.protocols import Direct, Parallel
+from peergrad.debate.protocol import BaseProtocol
+from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Batcher, Sampler, Seats
-from peergrad.debate.types import Ask, Debate, Question
+from peergrad.debate.types import Debate
 from peergrad.engines.base import Setup
-from peergrad.engines.registry import engine_of, open_trainer, own_code
-from peergrad.learn.curriculum import History, Outcomes, check_curriculum, choose, curriculum_metrics, first, stage_of
+from peergrad.engines.registry import engine_of, open_trainer
+from peergrad.learn.curriculum import Outcomes, curriculum_metrics, stage_of
 from peergrad.learn.losses import LossName
 from peergrad.learn.train import Step, Stopped, due, self_play, train, went_too_far
 from peergrad.learn.trainer import RETRIED, StepStats, Trainer, joined
@@ -37,146 +30,13 @@ from peergrad.measure.history import Updates, retried
 from peergrad.measure.metrics import DebateBatch, Metrics, answer_metrics, measure
 from peergrad.measure.outcome import result, seat_outcome
 from peergrad.reward.rewards import score
-from peergrad.runs.files import Warn
 from peergrad.runs.folder import Loggers, Progress, Run, metrics_line, open_loggers
-from peergrad.runs.lessons import OWN, OWN_DEBATES, chosen, lessons_given, lessons_sha256
+from peergrad.runs.lessons import OWN_DEBATES, chosen
 from peergrad.runs.models import ModelPool, ModelRef, base_of, check_base, policy_of, weights_sha256
-from peergrad.runs.opponents import Opponents, OpponentsPlan, plan_opponents
+from peergrad.runs.opponents import Opponents, plan_opponents
+from peergrad.runs.plan import Plan, plan_run
 from peergrad.runs.skipped import save_skipped
 from peergrad.runs.watch import Watcher
-from peergrad.tasks.base import Questions, Task
-from peergrad.tasks.open import fingerprint, joined_tasks, left_out, open_tasks
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A run's settings with what they name, checked: nothing heavy is loaded yet."""
-
-    config: TrainConfig
-    protocol: BaseProtocol
-    tasks: tuple[Questions, ...]
-    task: Task
-    """All of them together."""
-    held_out: Task
-    lessons: Sequence[Lesson]
-    """Of the warm start; none yet if the model learns from its own debates."""
-    opponents: OpponentsPlan
-    notes: tuple[str, ...]
-    """What a person should be told about the questions."""
-
-    @property
-    def has_curriculum(self) -> bool:
-        """Whether what is asked depends on more than the step."""
-        return len(self.tasks) > 1 or self.config.curriculum.curriculum == "adaptive"
-
-    @property
-    def learns_from_own(self) -> bool:
-        """Whether the warm start is on the model's own debates, which have to be sampled first."""
-        return self.config.warm.wanted and self.config.warm.warm_from == OWN
-
-    def end(self, lessons: Sequence[Lesson]) -> Progress:
-        """Where the run ends, with these lessons: after its last step, or after the warm start if there are no steps."""
-        steps = self.config.learn.steps
-        return Progress(steps) if steps else Progress(0, self.config.warm.updates(len(lessons)))
-
-    def batch(self, step: int, history: History) -> list[Question]:
-        """The questions of a step, by what came of earlier ones."""
-        learn, seed, ids = self.config.learn, self.config.keep.seed, self._ids
-        picked = choose(self.config.curriculum, ids, learn.batch, seed, step, history, learn.max_staleness)
-        return [self._by_id[id] for id in picked]
-
-    def first(self, count: int) -> list[Question]:
-        """The first questions that the run asks."""
-        picked = first(self.config.curriculum, self._ids, self.config.learn.batch, self.config.keep.seed, count)
-        return [self._by_id[id] for id in picked]
-
-    @cached_property
-    def _ids(self) -> list[list[str]]:
-        return [[question.id for question in task.questions] for task in self.tasks]
-
-    @cached_property
-    def _by_id(self) -> dict[str, Question]:
-        return {question.id: question for task in self.tasks for question in task.questions}
-
-    def wave(self, question: Question, name: str) -> list[Ask]:
-        """What a debate about a question begins with."""
-        return call_protocol(self.protocol, self.protocol.wave, Debate(name, question, self.protocol))
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What the run is made with, for whoever wants to make it again."""
-        asks = self.wave(Question("prompts", "?", style=self.task[0].style), "prompts")
-        prompts = "\n".join(message.text for ask in asks for message in ask.messages)
-        texts = TEXTS | dict(self.protocol.prompts)  # also those of later rounds
-        prompts += "".join(f"\n{name}\n{text}" for name, text in texts.items())
-        if isinstance(self.protocol, Parallel) and (self.config.debate.personas or self.protocol.temperature != 1):
-            prompts += repr((self.protocol.personas, self.protocol.temperature))
-        facts: dict[str, Any] = {
-            "format": 1,
-            "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "versions": {"python": platform.python_version()} | _versions(),
-            "seed": self.config.keep.seed,
-            "model": self.config.engine.model,
-            "task": self.task.name,
-            "questions": len(self.task),
-            "questions_sha256": fingerprint([self.task[i] for i in range(len(self.task))]),
-            "prompts_sha256": hashlib.sha256(prompts.encode()).hexdigest(),
-        }
-        facts |= self.opponents.facts(self.config.engine)
-        return facts | ({"lessons_sha256": recorded} if (recorded := lessons_sha256(self.lessons)) else {})
-
-
-def plan_run(config: TrainConfig, warn: Warn = lambda _: None) -> Plan:
-    """Check everything that can be checked without a model. What the settings name of somebody's own is imported: they must
-    be a person's, not a folder's.
-    """
-    _ = config.learn.reward.function, config.keep.own
-    if is_import_path(config.debate.protocol):
-        own_protocol(config.debate.protocol)
-    engine = engine_of(config.engine)
-    apart = config.held_out
-    asked, size = apart.eval_questions, config.learn.batch
-    tasks, held_out = open_tasks(config.task, config.keep.seed, held_out=asked, eval_name=apart.eval_task, at_least=size)
-    task, ids = joined_tasks(tasks), {task.name: [question.id for question in task.questions] for task in tasks}
-    check_curriculum(config.curriculum, ids, size)
-    if apart.eval_debates > asked:
-        raise UserError(f"eval_debates: {apart.eval_debates} is more than eval_questions; give at most that")
-    notes = [left_out(task), left_out(held_out)]
-    if (count := len(held_out)) < asked:
-        notes.append(f"eval_questions: {count} of {held_out.name} are held out, not {asked}: it has no more to spare")
-    if (setting := config.learn.scores_tokens) and not engine.scores_tokens:
-        raise UserError(f"{setting}: {engine.name} can't say how likely tokens are, which that needs; give 0 or constant")
-    if config.learn.steps:
-        _check_reward(config, task)
-    with own_code(engine):
-        engine.check(config.engine, config.update)
-    protocol = config.debate.build(engine.temperature)
-    lessons = lessons_given(config, task, protocol, warn)
-    return Plan(config, protocol, tasks, task, held_out, lessons, plan_opponents(config), tuple(filter(None, notes)))
-
-
-def _check_reward(config: TrainConfig, task: Task) -> None:
-    """Refuse a reward that this task or protocol leaves without anything to go by."""
-    rules = config.learn.reward
-    if rules.needs_truth and not task.known:
-        given = next(iter(rules.in_force(0, 1)))
-        raise UserError(f"{given}: nobody knows what is right in {task.name}; leave it out, or take a task with answers")
-    if rules.votes == "shuffled" and config.learn.center != "group":
-        raise UserError(
-            f"center: with {config.learn.center} shuffled votes still tell which debates are agreed on; give --center group"
-        )
-    if rules.votes == "majority" and all(task[index].style.find is None for index in range(len(task))):
-        raise UserError(f"votes: answers to {task.name} have no final value that could be in the majority; take peer")
-    if config.learn.judge is not None and rules.votes in ("majority", "none"):
-        raise UserError(f"judge: its votes count where votes do, and with votes {rules.votes} none do; take peer")
-    other_than_votes = rules.needs_truth or rules.votes == "majority" or is_import_path(rules.reward)
-    other_than_votes = other_than_votes or config.learn.judge is not None
-    nobody_votes = config.debate.protocol == "direct" or (config.debate.protocol == "ballot" and config.debate.agents < 3)
-    if nobody_votes and not other_than_votes:
-        raise UserError(
-            f"protocol: in {config.debate.protocol} of {config.debate.agents} nobody votes, so there is nothing to learn "
-            "from; give --truth-weight 1, --votes majority or a --judge, or take --protocol ballot with 3 agents or more"
-        )
 
 
 def load_engine(config: TrainConfig, say: Callable[[str], None] = lambda _: None) -> Trainer:
@@ -539,11 +399,3 @@ class _Training:
         self.run.log(at, phase, metrics)
         self.watch.line(phase, at, metrics)
         self.loggers.log(at.step, {name: value for name, value in metrics.items() if isinstance(value, float)})
-
-
-def _versions() -> dict[str, str]:
-    versions: dict[str, str] = {}
-    for name in ("peergrad", "numpy", "tinker", "torch", "transformers"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
-    return versions

@@ -80,6 +80,8 @@ class Selection:
         parts: list[str] = []
         while dataset == "math" and (path.rpartition(":")[2] in SUBJECTS or _LEVELS.fullmatch(path.rpartition(":")[2])):
             path, _, part = path.rpartition(":")
+            if (levels := _LEVELS.fullmatch(part)) and levels[2] and levels[1] > levels[2]:
+                raise UserError(f"task: {part} has no levels in it; give the lower one first, as in level1-3")
             parts.insert(0, part)
         return Selection(dataset, path, tuple(parts))
 

@@ -52,7 +52,22 @@ def task_names(name: str) -> tuple[str, ...]:
     """The tasks that a name lists. With commas in it that are a file's own, it is one task."""
     selection = Selection.of(name)
     path = selection.path if selection else name
-    return (name,) if "," not in name or Path(path).exists() else tuple(part.strip() for part in name.split(","))
+    return (name,) if "," not in name or is_there(path) else tuple(part.strip() for part in name.split(","))
+
+
+def is_there(path: str) -> bool:
+    """Whether a file has this name; one that can't be a file's name is nobody's."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def is_here(name: str) -> bool:
+    """Whether the questions of a task are built in or in a file that is there: nothing is fetched to read them."""
+    selection = Selection.of(name)
+    path = selection.path if selection else name
+    return name.partition(":")[0] in BUILT_IN or is_there(path)
 
 
 def open_task(

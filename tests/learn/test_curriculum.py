@@ -155,6 +155,8 @@ def test_what_was_reached_is_a_mean_over_questions():
     [
         ({"task_weights": (1.0,)}, "task_weights: has 1 numbers for 2 tasks; give one for each task"),
         ({"task_weights": (1.0, float("nan"))}, "task_weights: nan is not possible"),
+        ({"task_weights": (0.0, 0.0)}, "task_weights: add up to 0"),
+        ({"task_weights": (1e308, 1e308)}, "task_weights: 1e\\+308 is not possible"),
         ({"task_weights": (1.0, 0.0)}, "batch: 4 has no place for a question of b"),
         ({"stage_steps": (1,)}, "stage_steps: is for curriculum 'in order', not 'mixed'"),
         ({"curriculum": "adaptive", "task_weights": (1.0, 1.0)}, "task_weights: is for curriculum 'mixed', not 'adaptive'"),

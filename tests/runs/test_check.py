@@ -22,8 +22,9 @@ from peergrad.learn.trainer import Fault
 from peergrad.measure.preflight import Sample, gates
 from peergrad.reward.rewards import RewardRules
 from peergrad.reward.stream import Stream
+from peergrad.runs.plan import plan_run
 from peergrad.runs.preflight import check
-from peergrad.runs.training import load_engine, plan_run
+from peergrad.runs.training import load_engine
 from peergrad.runs.watch import Watcher
 from peergrad.tasks.base import Questions
 from peergrad.tasks.open import regrade

@@ -10,7 +10,7 @@ import pytest
 from peergrad import UserError
 from peergrad.measure.rescore import rescore
 from peergrad.reward.rewards import RewardRules, score
-from peergrad.runs.training import plan_run
+from peergrad.runs.plan import plan_run
 from tests.openai.server import Response, Server, completion
 from tests.runs.test_rewards import mean, saved, train
 from tests.runs.test_run import adapter, run, settings

@@ -11,7 +11,7 @@ import pytest
 from peergrad import UserError, score
 from peergrad.debate.transcript import read_file
 from peergrad.runs.folder import Run
-from peergrad.runs.training import plan_run
+from peergrad.runs.plan import plan_run
 from peergrad.tasks.open import regrade
 from tests.runs.test_run import PARROT, adapter, run, settings
 

@@ -17,7 +17,8 @@ from peergrad.config import changed, preset, with_protocol
 from peergrad.debate.transcript import read_file
 from peergrad.reward.rewards import nobody_knows
 from peergrad.runs.folder import Progress, Run
-from peergrad.runs.training import plan_run, train_run
+from peergrad.runs.plan import plan_run
+from peergrad.runs.training import train_run
 from tests.helpers import short
 from tests.openai.server import Response, Server, completion
 from tests.runs.test_run import PARROT, adapter, run, settings

@@ -270,6 +270,10 @@ def test_a_file_of_solutions_is_read_with_care(dry_run, tmp_path, rows, says):
     ("args", "says"),
     [
         (["--steps", 0, "--warm-steps", 0], "steps: 0 leaves nothing to learn; give at least 1, or a warm start"),
+        (
+            ["--warm-from", "t.jsonl", "--warm-steps", 0],
+            "warm_from: how long to learn from it is not said; give warm_epochs",
+        ),
         (["--task", "q.jsonl"], "warm_from: the task has neither solutions nor a teacher; give a transcript"),
         (
             ["--preset", "math-hard", "--task", "q.jsonl", "--eval-every", 0],

@@ -128,3 +128,9 @@ def test_several_tasks_of_one_name_are_told_apart(tmp_path):
         path.write_text('{"question": "1?", "answer": "1"}')
     tasks, _ = open_tasks(TaskConfig(task=",".join(map(str, paths))), 0)
     assert [task.name for task in tasks] == ["x", "x-2", "x-2-2"]
+
+
+def test_names_that_can_not_be_files(file):
+    with pytest.raises(UserError, match="level4-1 has no levels in it"):
+        open_questions(TaskConfig(task=f"math:{file}:level4-1"))
+    assert len(task_names(",".join(f"topic_{n:02}_train_split.jsonl" for n in range(12)))) == 12  # too long for one file

@@ -19,7 +19,7 @@ from peergrad.debate.types import Debate
 from peergrad.engines.tinker.engine import Tinker
 from peergrad.runs.folder import Run
 from peergrad.runs.models import ModelPool, model_ref
-from peergrad.runs.training import plan_run
+from peergrad.runs.plan import plan_run
 from tests.runs.killing import PARROT
 from tests.tinker.processes import ROOT
 
