@@ -3,7 +3,7 @@ PYTHON ?= python3
 MODEL ?= Qwen/Qwen2.5-Coder-1.5B-Instruct
 BIN := .venv/bin
 
-.PHONY: demo lint types test test-servers interop-cookbook interop-skyrl check experiment bench clean
+.PHONY: demo lint types test test-all test-servers interop-cookbook interop-skyrl check experiment bench clean
 
 demo: .venv/ready
 	$(BIN)/peergrad train --preset demo
@@ -15,8 +15,12 @@ lint: .venv/ready
 
 # One process per core, then what must have the machine to itself. Waiting threads must not take a core from another process.
 test: lint
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n logical --dist loadfile -m 'not alone'
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n logical --dist loadfile -m 'not alone and not slow'
 	$(BIN)/python -m pytest -m alone
+
+# Also what takes longer: runs of newer parts that are killed and resumed.
+test-all: test
+	$(BIN)/python -m pytest -n logical -m slow
 
 # Against a real server, which it installs into .venv-servers; not part of the tests.
 test-servers: .venv/ready

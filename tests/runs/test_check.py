@@ -256,7 +256,7 @@ def test_the_forecast_leaves_out_debates_without_signal():
 
     voting = set()
     config = changed(preset("demo"), {"model": "bandit", "batch": 4, "center": "group", "format_penalty": False}, "test")
-    voting |= {f"check-debates/{question.id}" for question in plan_run(config).batch(0)[:3]}
+    voting |= {f"check-debates/{question.id}" for question in plan_run(config).batch(0, [])[:3]}
     trainer = Bandit(["one", "other"], some_vote)
     found = asyncio.run(check(config, 4, Watcher(), load=lambda *_: trainer))
     data = trainer.asked[-1][0]

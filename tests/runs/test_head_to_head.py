@@ -150,6 +150,7 @@ def test_what_can_not_be_is_one_sentence(tmp_path, writers, more, says):
     assert says in done.stderr
 
 
+@pytest.mark.slow
 def test_a_trained_model_against_its_base_killed_and_resumed(tmp_path):
     small = {"model": str(PARROT), "steps": 1, "batch": 2, "rank": 4, "threads": 1, "warm_steps": 2, "max_tokens": 16}
     small |= {"warm_lr": 0.05, "eval_questions": 0, "eval_debates": 0, "out": tmp_path / "run"}
@@ -196,6 +197,7 @@ def test_a_trained_model_against_its_base_killed_and_resumed(tmp_path):
     assert same["shares"]["diversity/pair"][0] == 0
 
 
+@pytest.mark.slow
 def test_9_1_seats_while_training(tmp_path):  # SPEC 9.1
     """The numbers are those of the debates, and the same in a run that is killed and resumed."""
     (tmp_path / "open.jsonl").write_text(QUESTIONS)

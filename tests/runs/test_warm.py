@@ -93,6 +93,7 @@ def test_worked_solutions_of_gsm8k_alone(tmp_path):  # SPEC 9.2
     assert "has other lessons (warm_from); give another folder" in peergrad(*args, code=2)
 
 
+@pytest.mark.slow
 def test_own_replies_that_are_right_and_a_run_that_is_killed(tmp_path):  # SPEC 9.2
     own = ["--warm-from", "own", "--warm-keep", "right", "--warm-sample", 8, "--warm-epochs", 2, "--warm-debates", 2]
     args = ["train", *SMALL, *NO_EVAL, *own, "--steps", 0, "--out"]
@@ -182,6 +183,7 @@ def answers(box, vote="N/A"):
     return short(vote, solution=f"\\boxed{{{box}}}")
 
 
+@pytest.mark.slow
 def test_a_teachers_transcript_by_what_is_right_or_won(tmp_path):  # SPEC 9.7
     first = [answers(3), answers(4), "I will not say."]
     won = debate(
