@@ -15,7 +15,7 @@ lint: .venv/ready
 
 # One process per core, then what must have the machine to itself. Waiting threads must not take a core from another process.
 test: lint
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n logical --dist loadfile -m 'not alone and not slow'
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder -m 'not alone and not slow'
 	$(BIN)/python -m pytest -m alone
 
 # Also what takes longer: runs of newer parts that are killed and resumed.

@@ -1,0 +1,7 @@
+"""The order of the tests."""
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(
+        key=lambda item: "test_killing" not in item.nodeid
+    )  # the longest first, so that nobody waits for it at the end
