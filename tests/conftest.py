@@ -2,6 +2,5 @@
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(
-        key=lambda item: "test_killing" not in item.nodeid
-    )  # the longest first, so that nobody waits for it at the end
+    """The longest first, so that nobody waits for it at the end."""
+    items.sort(key=lambda item: "test_killing" not in item.nodeid)
