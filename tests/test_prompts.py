@@ -271,6 +271,7 @@ def test_a_debate_of_ones_own_personas(personas, tmp_path):  # SPEC 3.10
     assert (missing.returncode, "none.toml can't be read" in missing.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_run_of_ones_own_personas_and_of_no_others(personas, tmp_path, monkeypatch):  # SPEC 3.10
     small = ("--batch", 2, "--warm-steps", 0, "--eval-questions", 0, "--eval-debates", 0, "--rank", 2, "--max-rounds", 1)
     run = ("train", *SMALL, *small, "--out", tmp_path / "run")

@@ -167,6 +167,7 @@ def test_adaptive_batches_ask_again_what_was_mixed(adaptive):
         ("adaptive", 3, "outcomes.jsonl"),
     ],
 )
+@pytest.mark.slow
 def test_a_killed_run_ends_with_the_same_bytes(tmp_path, in_order, adaptive, kind, step, file):
     more = [*ORDER, "--stage-steps", 2] if kind == "in order" else ADAPTIVE
     killed(tmp_path / "run", step, file, *more, "--steps", 4)

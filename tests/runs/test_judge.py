@@ -15,6 +15,8 @@ from tests.openai.server import Response, Server, completion
 from tests.runs.test_rewards import mean, saved, train
 from tests.runs.test_run import adapter, run, settings
 
+pytestmark = pytest.mark.slow
+
 
 def first_is_best(request):
     """Whoever is shown first is better than everybody else."""

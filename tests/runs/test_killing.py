@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.mark.timeout(300)
 def test_a_run_survives():
-    command = [sys.executable, "-m", "tests.runs.killing", "--kills", "3", "--saves", "5"]
+    command = [sys.executable, "-m", "tests.runs.killing", "--kills", "2", "--saves", "2"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.stdout, done.stderr[-3000:]
     result = json.loads(done.stdout.splitlines()[-1])

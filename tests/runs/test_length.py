@@ -5,6 +5,8 @@ import pytest
 from tests.runs.test_rewards import saved, train
 from tests.runs.test_run import adapter, run
 
+pytestmark = pytest.mark.slow
+
 TASK = """
 from peergrad import Question
 from peergrad.debate.style import Style

@@ -69,6 +69,7 @@ def test_a_fade_in_the_metrics(tmp_path):  # SPEC 4.14, 4.15
         assert line["reward/gen/mean"] == pytest.approx(mean(by_hand))
 
 
+@pytest.mark.slow
 def test_controls_in_the_metrics(tmp_path):  # SPEC 4.13
     ballot = {
         "protocol": "ballot",

@@ -23,6 +23,8 @@ from tests.helpers import short
 from tests.openai.server import Response, Server, completion
 from tests.runs.test_run import PARROT, adapter, run, settings
 
+pytestmark = pytest.mark.slow
+
 QUICK = {"model": str(PARROT), "steps": 2, "batch": 3, "rank": 4, "threads": 1, "lr": 3e-3, "warm_steps": 1}
 QUICK |= {"warm_debates": 8, "eval_questions": 0, "eval_debates": 0, "max_tokens": 40, "save_every": 1}
 

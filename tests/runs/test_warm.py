@@ -61,6 +61,7 @@ def cross_entropy(pairs):
     return float(np.mean(losses)), len(losses)
 
 
+@pytest.mark.slow
 def test_worked_solutions_of_gsm8k_alone(tmp_path):  # SPEC 9.2
     rows = (
         {"question": "What is 1 + 2?", "answer": "One and two\nare <<1+2=3>>3.\n#### 3"},

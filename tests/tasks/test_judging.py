@@ -127,6 +127,7 @@ def peergrad(*args):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_it_is_trained_on_and_evaluated_as_any_task(tmp_path):  # SPEC 9.9
     """The small model first learns to name a letter at all; then what it says is graded, and that is the reward."""
     lessons = [
