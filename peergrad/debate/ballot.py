@@ -10,6 +10,7 @@ from itertools import combinations
 from typing import ClassVar, Literal
 
 from peergrad.debate import prompts
+from peergrad.debate.contract import MAX_VOTES
 from peergrad.debate.errors import UserError
 from peergrad.debate.prompts import LETTERS
 from peergrad.debate.protocol import BaseProtocol, answers_agree
@@ -27,7 +28,6 @@ from peergrad.debate.types import (
     Turn,
     Verdict,
 )
-from peergrad.debate.votes import MAX_VOTES
 
 BallotForm = Literal["soft-verdict", "soft-choice", "soft", "verdicts", "ranking", "pairs"]
 BALLOT = Contract(("evaluation", "comparison"))

@@ -9,15 +9,14 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from peergrad.debate.bounds import RESUMABLE
 from peergrad.debate.contract import Order, Reading
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
-from peergrad.debate.imports import is_import_path, where_it_failed
 from peergrad.debate.personas import PERSONAS, Persona, read_personas
 from peergrad.debate.prompts import Texts, Wording, read_texts
 from peergrad.debate.protocol import BaseProtocol, Recorded, imported_protocol, own_protocol
 from peergrad.debate.protocols import BUILT_IN, OrderShown, Parallel
+from peergrad.debate.settings import RESUMABLE, is_import_path, where_it_failed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,8 @@ from typing import Literal
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
 from peergrad.debate.personas import Persona
+from peergrad.debate.question import Question
 from peergrad.debate.quote import MARK, harmless
-from peergrad.debate.types import Question
 
 # Brief words save prompt tokens once a model knows the contract, as it does after a warm start.
 Wording = Literal["full", "brief"]

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from peergrad.debate import contract
 from peergrad.debate.errors import UserError
-from peergrad.debate.imports import import_path, imported, is_import_path, refused, where_it_failed
 from peergrad.debate.personas import Persona
 from peergrad.debate.prompts import Texts
+from peergrad.debate.settings import import_path, imported, is_import_path, refused, where_it_failed
 from peergrad.debate.types import Ask, Contract, Debate, Message, Parsed
 
 MAX_AGENTS = 1000

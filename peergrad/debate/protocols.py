@@ -11,14 +11,13 @@ from typing import Literal
 
 from peergrad.debate import contract, prompts
 from peergrad.debate.ballot import Ballot
-from peergrad.debate.contract import FULL, SHORT, Order, Reading
+from peergrad.debate.contract import FULL, MAX_VOTES, SHORT, Order, Reading
 from peergrad.debate.errors import UserError
 from peergrad.debate.personas import PERSONAS, Persona
 from peergrad.debate.prompts import Wording
 from peergrad.debate.protocol import BaseProtocol, answers_agree, built_in_names
 from peergrad.debate.quote import clip, quote
 from peergrad.debate.types import Ask, Contract, Debate, Message, Parsed, ParseError, Turn
-from peergrad.debate.votes import MAX_VOTES
 
 OrderShown = Literal["rotated", "seat"]
 

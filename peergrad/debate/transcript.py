@@ -18,14 +18,13 @@ import numpy as np
 from peergrad.debate.ballot import BALLOT, Ballot
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field, nearest
-from peergrad.debate.imports import is_import_path
 from peergrad.debate.judge import JUDGE, read_verdict
-from peergrad.debate.payload import frozen
 from peergrad.debate.personas import Persona
 from peergrad.debate.prompts import LETTERS, Texts
 from peergrad.debate.protocol import MAX_AGENTS, BaseProtocol, Recorded, call_protocol, imported_protocol
 from peergrad.debate.protocols import BUILT_IN, Parallel, Sequential
-from peergrad.debate.style import OPEN, STYLES, Style, own_styles
+from peergrad.debate.question import OPEN, STYLES, Question, Style, frozen, own_styles
+from peergrad.debate.settings import is_import_path
 from peergrad.debate.types import (
     Ask,
     Candidates,
@@ -35,7 +34,6 @@ from peergrad.debate.types import (
     Op,
     Parsed,
     ParseError,
-    Question,
     Section,
     Tokens,
     Turn,

@@ -1,4 +1,4 @@
-"""What a debate is: a question, and the turns said about it.
+"""What a debate is: a question, and the turns said about it. Here are the turns.
 
 Everything here is frozen. Array names end in their axis: ``_T`` is tokens.
 """
@@ -14,9 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from peergrad.debate.errors import UserError
-from peergrad.debate.fields import nearest
-from peergrad.debate.payload import frozen
-from peergrad.debate.style import OPEN, STYLES, Style
+from peergrad.debate.question import Question
 
 if TYPE_CHECKING:
     from peergrad.debate.protocol import BaseProtocol
@@ -26,36 +24,6 @@ Floats = npt.NDArray[np.float32]
 Op = Literal[">", "="]
 Verdict = Op | float
 """What a vote says of two agents: the first is better, they are equal, or by how much it is better, from -1 to 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """One thing to debate.
-
-    ``style`` says how to answer; a built-in one may be given by its name: ``style="boxed"`` asks for the final answer in
-    ``\\boxed{}``. ``payload`` is for the grader alone (the tests of a program, a rubric): JSON-like data, which no agent is
-    shown. Lists in it become tuples. ``solution`` is a worked solution to learn from in a warm start, which no debate shows.
-    """
-
-    id: str
-    text: str
-    answer: str | None = None
-    style: Style = OPEN
-    dataset: str = ""
-    payload: Any = None
-    solution: str | None = field(default=None, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if isinstance(self.style, str):
-            if self.style not in STYLES:
-                raise UserError(f"style: {self.style!r} is not known; {nearest(self.style, tuple(STYLES))}")
-            object.__setattr__(self, "style", STYLES[self.style])
-        object.__setattr__(self, "payload", frozen(self.payload))
-
-    @property
-    def known(self) -> bool:
-        """Whether there is something to grade by."""
-        return self.answer is not None or self.payload is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from peergrad.debate.bounds import RESUMABLE, Above, Range
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.sampler import Answer, Sampler
+from peergrad.debate.settings import RESUMABLE, Above, Range
 from peergrad.debate.types import Ask
 from peergrad.engines.shared.meter import Meter
 from peergrad.learn.trainer import StepStats, Trainer

@@ -71,28 +71,6 @@ def cross_entropy(logprobs_T: Array, weights_T: Array) -> Loss:
     return Loss(-float((weights * _masked(logprobs_T, weights)).sum()), -weights)
 
 
-def optim_metrics(logprobs_T: Array, sampled_T: Array, mask_T: Array) -> dict[str, float]:
-    """How far the trainer's policy is from the sampler's over action tokens, before any clipping (SPEC 7.5, 8.1).
-
-    ``v1`` is the mean of the difference of log-probabilities, ``v2`` half the mean of its square; entropy is the sampler's.
-    """
-    chosen = np.asarray(mask_T) > 0
-    if not chosen.any():
-        return {}
-    sampled = np.asarray(sampled_T, np.float64)[chosen]
-    difference = sampled - np.asarray(logprobs_T, np.float64)[chosen]
-    ratios = np.exp(-difference)
-    return {
-        "optim/kl_sample_train_v1": float(difference.mean()),
-        "optim/kl_sample_train_v2": float(0.5 * (difference**2).mean()),
-        "optim/entropy": -float(sampled.mean()),
-        "optim/ratio/mean": float(ratios.mean()),
-        "optim/ratio/min": float(ratios.min()),
-        "optim/ratio/max": float(ratios.max()),
-        "optim/ratio/p99": float(np.quantile(ratios, 0.99)),
-    }
-
-
 def _ratios(logprobs_T: Array, sampled_T: Array, mask_T: Array) -> npt.NDArray[np.float64]:
     """Policy over sampler, in float64; 1 on observation tokens, whose log-probabilities mean nothing."""
     return np.exp(_masked(np.asarray(logprobs_T, np.float64) - np.asarray(sampled_T, np.float64), mask_T))

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peergrad.debate.errors import UserError
-from peergrad.debate.imports import is_import_path
-from peergrad.debate.types import Debate, Question
-from peergrad.learn.advantages import Values, advantages, has_signal
+from peergrad.debate.question import Question
+from peergrad.debate.settings import is_import_path
+from peergrad.debate.types import Debate
+from peergrad.learn.data import Values, advantages, has_signal
 from peergrad.measure.counts import final_grades, known_grades, vote_right
 from peergrad.measure.statistics import Interval, correlation, correlation_difference, ratio
 from peergrad.reward.rewards import RewardRules, Scored, score_votes

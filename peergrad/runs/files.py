@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from peergrad.config import changed, flat, from_folder, markers, to_toml
-from peergrad.debate.bounds import Resumable
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.personas import personas_toml, read_personas
 from peergrad.debate.prompts import read_texts
+from peergrad.debate.settings import Resumable
 from peergrad.debate.transcript import load
 from peergrad.debate.types import Debate
 

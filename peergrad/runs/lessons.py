@@ -13,7 +13,8 @@ from peergrad.config import TrainConfig
 from peergrad.debate.errors import UserError
 from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.protocols import Direct
-from peergrad.debate.types import Debate, Parsed, Question, Turn
+from peergrad.debate.question import Question
+from peergrad.debate.types import Debate, Parsed, Turn
 from peergrad.learn.warm import Keep, Lesson, kept_turns
 from peergrad.measure.counts import known_grades
 from peergrad.measure.ending import ending

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 from peergrad.config import ApiConfig, EngineConfig, TrainConfig, from_folder
 from peergrad.debate.errors import UserError
-from peergrad.debate.imports import is_import_path
 from peergrad.debate.quote import visible
 from peergrad.debate.sampler import Batcher, Sampler
+from peergrad.debate.settings import is_import_path
 from peergrad.engines.base import Engine, Model, OnText, Setup
 from peergrad.engines.registry import API, ENGINES, builtin_engine, engine_of, open_engine
 from peergrad.engines.shared.meter import Meter

@@ -18,13 +18,13 @@ from peergrad.debate.types import Debate
 from peergrad.engines.registry import engine_of
 from peergrad.learn.train import LearnRules, learning_rate
 from peergrad.learn.trainer import StepStats, Trainer, joined, parts
-from peergrad.measure.counts import truth_of
 from peergrad.measure.preflight import Gate, Sample, finite, gates
 from peergrad.reward.rewards import Truth
 from peergrad.runs.models import ModelPool, policy_of, weights_of
 from peergrad.runs.plan import plan_run
 from peergrad.runs.training import load_engine, load_policy
 from peergrad.runs.watch import Watcher
+from peergrad.tasks.base import truth_of
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,10 @@ from peergrad.engines.registry import engine_of, open_trainer
 from peergrad.learn.curriculum import Outcomes, curriculum_metrics, stage_of
 from peergrad.learn.losses import LossName
 from peergrad.learn.train import Step, Stopped, due, self_play, train, went_too_far
-from peergrad.learn.trainer import RETRIED, StepStats, Trainer, joined
+from peergrad.learn.trainer import RETRIED, StepStats, Trainer, Updates, joined, retried
 from peergrad.learn.warm import Lesson, lesson_batch, lesson_data, updates_per_epoch
 from peergrad.measure.alarms import Alarm, alarms
-from peergrad.measure.counts import share_of, truth_of, turn_grades
-from peergrad.measure.history import Updates, retried
+from peergrad.measure.counts import share_of, turn_grades
 from peergrad.measure.metrics import DebateBatch, Metrics, answer_metrics, measure
 from peergrad.measure.outcome import result, seat_outcome
 from peergrad.reward.rewards import score
@@ -37,6 +36,7 @@ from peergrad.runs.opponents import Opponents, plan_opponents
 from peergrad.runs.plan import Plan, plan_run
 from peergrad.runs.skipped import save_skipped
 from peergrad.runs.watch import Watcher
+from peergrad.tasks.base import truth_of
 
 
 def load_engine(config: TrainConfig, say: Callable[[str], None] = lambda _: None) -> Trainer:

@@ -11,7 +11,7 @@ from typing import Any
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import Field, nearest
-from peergrad.debate.style import BOXED, OPEN, Style, last_boxed
+from peergrad.debate.question import BOXED, OPEN, Style, last_boxed
 from peergrad.debate.types import only_text
 
 Row = tuple[int, Field | UserError]

@@ -16,8 +16,7 @@ from typing import Any
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field
-from peergrad.debate.style import BOXED, OPEN, Style
-from peergrad.debate.types import Question
+from peergrad.debate.question import BOXED, OPEN, Question, Style
 from peergrad.tasks.base import BUILT_IN, Questions
 from peergrad.tasks.datasets import Read, Row, plain, worked_solution
 from peergrad.tasks.grading import grade, installed, needs_math

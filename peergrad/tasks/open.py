@@ -14,9 +14,8 @@ from typing import Any
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import nearest
-from peergrad.debate.imports import imported, where_it_failed
-from peergrad.debate.style import STYLES, Style, own_styles
-from peergrad.debate.types import Question
+from peergrad.debate.question import STYLES, Question, Style, own_styles
+from peergrad.debate.settings import imported, where_it_failed
 from peergrad.tasks.arithmetic import arithmetic, grade_sum
 from peergrad.tasks.base import BUILT_IN, Grade, Grader, Questions, Task
 from peergrad.tasks.datasets import DATASETS, SUBJECTS, Selection, hub_rows
@@ -50,24 +49,21 @@ class TaskConfig:
 
 def task_names(name: str) -> tuple[str, ...]:
     """The tasks that a name lists. With commas in it that are a file's own, it is one task."""
-    selection = Selection.of(name)
-    path = selection.path if selection else name
-    return (name,) if "," not in name or is_there(path) else tuple(part.strip() for part in name.split(","))
-
-
-def is_there(path: str) -> bool:
-    """Whether a file has this name; one that can't be a file's name is nobody's."""
-    try:
-        return Path(path).exists()
-    except (OSError, ValueError):
-        return False
+    return (name,) if "," not in name or _file_is_there(name) else tuple(part.strip() for part in name.split(","))
 
 
 def is_here(name: str) -> bool:
     """Whether the questions of a task are built in or in a file that is there: nothing is fetched to read them."""
+    return name.partition(":")[0] in BUILT_IN or _file_is_there(name)
+
+
+def _file_is_there(name: str) -> bool:
+    """Whether a task is in a file that exists; what can't be a file's name is nobody's."""
     selection = Selection.of(name)
-    path = selection.path if selection else name
-    return name.partition(":")[0] in BUILT_IN or is_there(path)
+    try:
+        return Path(selection.path if selection else name).exists()
+    except (OSError, ValueError):
+        return False
 
 
 def open_task(
@@ -105,15 +101,20 @@ def open_tasks(
 
 
 def _open_one(config: TaskConfig, seed: int, held_out: int, at_least: int) -> tuple[Questions, Questions]:
-    task, selection = _questions(config, "train", seed), Selection.of(config.task)
-    on_hub = selection is not None and not selection.path and DATASETS[selection.dataset].test
-    if _ARITHMETIC.fullmatch(config.task) or (held_out and on_hub):
+    task = _questions(config, "train", seed)
+    if _ARITHMETIC.fullmatch(config.task) or (held_out and _has_test_split(config.task)):
         return task, _held_out(config, config.task, held_out)
     cut = max(len(task) - held_out, min(at_least, len(task)))
     if held_out and cut == len(task):
         beside = f"the {len(task)} questions of {config.task} leave none to evaluate on beside the {at_least} to train on"
         raise UserError(f"eval_questions: {beside}; give 0, an eval_task, or a smaller batch")
     return replace(task, questions=task.questions[:cut]), replace(task, questions=task.questions[cut:], skipped=())
+
+
+def _has_test_split(name: str) -> bool:
+    """Whether the hub has questions of a task apart to evaluate on."""
+    selection = Selection.of(name)
+    return selection is not None and not selection.path and DATASETS[selection.dataset].test is not None
 
 
 def _held_out(config: TaskConfig, name: str, count: int) -> Questions:

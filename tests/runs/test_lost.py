@@ -19,8 +19,7 @@ from peergrad.cli import train as train_command
 from peergrad.config import changed, preset
 from peergrad.learn.data import Datum
 from peergrad.learn.train import Stopped
-from peergrad.learn.trainer import Fault
-from peergrad.measure.history import Updates
+from peergrad.learn.trainer import Fault, Updates
 from peergrad.runs import skipped
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.skipped import MOST_BYTES, read_skipped, save_skipped

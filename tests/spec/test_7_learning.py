@@ -9,9 +9,9 @@ import pytest
 
 from peergrad import EngineError, Parallel, Question, UserError
 from peergrad.debate.sampler import answered
-from peergrad.learn.losses import cispo, cross_entropy, importance_sampling, optim_metrics, ppo
+from peergrad.learn.losses import cispo, cross_entropy, importance_sampling, ppo
 from peergrad.learn.train import LearnRules, Stopped, due, learning_rate, self_play, train, went_too_far
-from peergrad.learn.trainer import Fault, StepStats, joined, parts
+from peergrad.learn.trainer import Fault, StepStats, joined, optim_metrics, parts
 from tests.bandit import Bandit
 
 RNG = np.random.default_rng(0)

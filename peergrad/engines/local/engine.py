@@ -33,8 +33,8 @@ from peergrad.engines.local.sample.scheduler import Scheduler
 from peergrad.engines.local.train.backward import Gradient, gradient, token_logprobs
 from peergrad.engines.shared.chat import Chat, load_chat
 from peergrad.learn.data import Datum
-from peergrad.learn.losses import Bounds, LossName, optim_metrics
-from peergrad.learn.trainer import NOT_FINITE, RETRIED, Fault, StepStats
+from peergrad.learn.losses import Bounds, LossName
+from peergrad.learn.trainer import NOT_FINITE, RETRIED, Fault, StepStats, optim_metrics
 
 BASE_WEIGHTS = 0  # the id of the base model's weights
 
