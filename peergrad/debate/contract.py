@@ -15,7 +15,7 @@ from functools import cache
 from itertools import islice
 from typing import Literal
 
-from peergrad.debate.types import Contract, Op, Parsed, ParseError, Section, section_text
+from peergrad.debate.types import Contract, Op, Parsed, ParseError, Section
 
 Order = Literal["strict", "any"]
 Reading = Literal["tolerant", "strict"]
@@ -55,7 +55,7 @@ def _exact(text: str, contract: Contract, order: Order, max_votes: int, reading:
     by_name = {section.name: section for section in sections}
     consensus = None
     if "consensus" in by_name:
-        verdict = section_text(text, by_name["consensus"]).strip().upper()
+        verdict = by_name["consensus"].words(text).strip().upper()
         if verdict not in ("YES", "NO"):
             return Parsed(error=ParseError("consensus", "consensus"))
         consensus = verdict == "YES"
@@ -93,7 +93,7 @@ def _tolerant(text: str, contract: Contract, max_votes: int) -> Parsed:
     elif not sections:
         return Parsed(error=ParseError("missing", contract.names[0]))
     sections.sort(key=lambda section: section.start)
-    by_name = {section.name: section_text(text, section) for section in sections}
+    by_name = {section.name: section.words(text) for section in sections}
     consensus = by_name.get("consensus", "").strip().upper() == "YES" if "consensus" in contract.names else None
     comparison = next((section for section in sections if section.name == "comparison"), Section("", 0, 0, (0, 0)))
     votes, malformed = _escaped_votes(text, comparison, max_votes)

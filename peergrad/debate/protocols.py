@@ -33,7 +33,7 @@ class _Rounds(BaseProtocol):
 
     def __post_init__(self) -> None:
         BaseProtocol.__post_init__(self)
-        self.at_least_1("max_rounds", "max_votes")
+        self.at_least(1, "max_rounds", "max_votes")
 
     @property
     def rounds(self) -> int:
@@ -84,9 +84,8 @@ class Sequential(_Rounds):
         _Rounds.__post_init__(self)
         if self.history_rounds < -1:
             raise UserError(f"history_rounds: {self.history_rounds} is not possible; -1 is all, 0 none, K the last K rounds")
-        if self.max_chars_per_field < 1:
-            raise UserError(f"max_chars_per_field: {self.max_chars_per_field} is not possible; give at least 1")
-        self.at_least_0("temperature")
+        self.at_least(1, "max_chars_per_field")
+        self.at_least(0, "temperature")
 
     @property
     def contract(self) -> Contract:
@@ -140,7 +139,7 @@ class Parallel(_Rounds):
 
     def __post_init__(self) -> None:
         _Rounds.__post_init__(self)
-        self.at_least_0("temperature", "extra_rounds")
+        self.at_least(0, "temperature", "extra_rounds")
         if not self.personas:
             raise UserError("personas: at least one is needed; leave it out for the five built-in ones")
 
@@ -210,7 +209,7 @@ class Direct(BaseProtocol):
 
     def __post_init__(self) -> None:
         BaseProtocol.__post_init__(self)
-        self.at_least_0("temperature")
+        self.at_least(0, "temperature")
 
     @property
     def rounds(self) -> int:
@@ -225,13 +224,13 @@ class Direct(BaseProtocol):
         ]
 
 
-BUILT_IN: dict[str, type[BaseProtocol]] = {
+PROTOCOLS: dict[str, type[BaseProtocol]] = {
     "sequential": Sequential,
     "parallel": Parallel,
     "ballot": Ballot,
     "direct": Direct,
 }
-built_in_names.update({kind: name for name, kind in BUILT_IN.items()})
+built_in_names.update({kind: name for name, kind in PROTOCOLS.items()})
 
 
 def consensus_reached(debate: Debate) -> bool:

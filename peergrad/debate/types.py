@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.question import Question
+from peergrad.debate.quote import only_text
 
 if TYPE_CHECKING:
     from peergrad.debate.protocol import BaseProtocol
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 Ids = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 Op = Literal[">", "="]
+_THINK = re.compile(r"</?think>", re.IGNORECASE)
 Verdict = Op | float
 """What a vote says of two agents: the first is better, they are equal, or by how much it is better, from -1 to 1."""
 
@@ -68,13 +70,9 @@ class Tokens:
             return True
         if not isinstance(other, Tokens):
             return NotImplemented
-        return (
-            self.temperature == other.temperature
-            and np.array_equal(self.ids_T, other.ids_T)
-            and np.array_equal(self.prompt_T, other.prompt_T)
-            and np.array_equal(self.starts_T, other.starts_T)
-            and np.array_equal(self.logprobs_T, other.logprobs_T)
-        )
+        arrays = "ids_T", "prompt_T", "starts_T", "logprobs_T"
+        same = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays)
+        return same and self.temperature == other.temperature
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -198,6 +196,10 @@ class Section:
         """The span of its text, without the tags."""
         return self.between or (self.start + len(self.name) + 2, self.end - len(self.name) - 3)
 
+    def words(self, reply: str) -> str:
+        """What it holds of the reply, thinking markers left out (SPEC 1.3)."""
+        return _THINK.sub("", reply[slice(*self.inner)])
+
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
@@ -263,9 +265,14 @@ class Turn:
             by=reply.by,
         )
 
+    @property
+    def dialogue(self) -> tuple[Message, ...]:
+        """What the agent was shown and then said: how a growing dialogue goes on. Empty if that was not kept."""
+        return (*self.asked, Message("assistant", self.text, self.tokens)) if self.asked else ()
+
     def section(self, name: str) -> str:
         """The text of a section, thinking markers left out (SPEC 1.3); empty if there is no such section."""
-        return next((section_text(self.text, s).strip() for s in self.parsed.sections if s.name == name), "")
+        return next((s.words(self.text).strip() for s in self.parsed.sections if s.name == name), "")
 
     @property
     def asked_to_answer(self) -> bool:
@@ -288,24 +295,6 @@ class Turn:
     def used(self) -> Usage | None:
         """What it took, as far as is known: by its tokens, or by what was counted where these are not kept."""
         return Usage(len(self.tokens.prompt_T), len(self.tokens.ids_T)) if self.tokens else self.usage
-
-
-def only_text(text: str) -> str:
-    """Text with U+FFFD for halves of surrogate pairs, which are not text; it has as many bytes, so offsets hold."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return re.sub("[\ud800-\udfff]", "\ufffd", text)
-    return text
-
-
-_THINK = re.compile(r"</?think>", re.IGNORECASE)
-
-
-def section_text(text: str, section: Section) -> str:
-    """What a section holds, thinking markers left out."""
-    start, end = section.inner
-    return _THINK.sub("", text[start:end])
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,9 +177,7 @@ def datums(debate: Debate, advantages_by_turn: Sequence[Floats]) -> list[Datum]:
     for agent in range(debate.agents):
         sequence = _Sequence()
         for index, turn in enumerate(debate.turns):
-            if turn.agent != agent or turn.by:
-                continue
-            if turn.chosen:  # there are no words to learn
+            if turn.agent != agent or turn.by or turn.chosen:  # of a choice there are no words to learn
                 continue
             if turn.tokens is None:
                 raise UserError(

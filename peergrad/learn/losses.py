@@ -35,33 +35,21 @@ def importance_sampling(logprobs_T: Array, sampled_T: Array, advantages_T: Array
 
 
 def ppo(
-    logprobs_T: Array,
-    sampled_T: Array,
-    advantages_T: Array,
-    mask_T: Array,
-    *,
-    low: float = RATIO_BOUNDS["ppo"][0],
-    high: float = RATIO_BOUNDS["ppo"][1],
+    logprobs_T: Array, sampled_T: Array, advantages_T: Array, mask_T: Array, bounds: Bounds = RATIO_BOUNDS["ppo"]
 ) -> Loss:
-    """``-Σ min(ρ A, clip(ρ, low, high) A)``: no gain, and no gradient, from moving a ratio past its bound."""
+    """``-Σ min(ρ A, clip(ρ, *bounds) A)``: no gain, and no gradient, from moving a ratio past its bound."""
     ratios_T = _ratios(logprobs_T, sampled_T, mask_T)
     free_T = ratios_T * advantages_T * mask_T
-    clipped_T = np.clip(ratios_T, low, high) * advantages_T * mask_T
+    clipped_T = np.clip(ratios_T, *bounds) * advantages_T * mask_T
     grad_T = np.where(free_T <= clipped_T, -free_T, 0.0)
     return Loss(-float(np.minimum(free_T, clipped_T).sum()), grad_T)
 
 
 def cispo(
-    logprobs_T: Array,
-    sampled_T: Array,
-    advantages_T: Array,
-    mask_T: Array,
-    *,
-    low: float = RATIO_BOUNDS["cispo"][0],
-    high: float = RATIO_BOUNDS["cispo"][1],
+    logprobs_T: Array, sampled_T: Array, advantages_T: Array, mask_T: Array, bounds: Bounds = RATIO_BOUNDS["cispo"]
 ) -> Loss:
-    """``-Σ clip(ρ, low, high) A logprobs``, the clipped ratio held constant: all tokens keep a gradient, none a huge one."""
-    weights_T = np.clip(_ratios(logprobs_T, sampled_T, mask_T), low, high) * advantages_T * mask_T
+    """``-Σ clip(ρ, *bounds) A logprobs``, the clipped ratio held constant: all tokens keep a gradient, none a huge one."""
+    weights_T = np.clip(_ratios(logprobs_T, sampled_T, mask_T), *bounds) * advantages_T * mask_T
     return Loss(-float((weights_T * _masked(logprobs_T, mask_T)).sum()), -weights_T)
 
 

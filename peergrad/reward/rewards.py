@@ -11,7 +11,7 @@ from typing import Any, cast
 from peergrad.debate.contract import FULL
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
-from peergrad.debate.protocols import BUILT_IN as BUILT_IN_PROTOCOLS
+from peergrad.debate.protocols import PROTOCOLS
 from peergrad.debate.settings import imported, is_import_path, where_it_failed
 from peergrad.debate.types import Debate
 from peergrad.reward import pairwise
@@ -31,7 +31,7 @@ from peergrad.reward.streams import (
 )
 from peergrad.reward.tally import Ballots, SelfVotes, Tally, tally
 
-BUILT_IN = ("streams", "borda", "win_rate", "win_minus_loss")
+REWARDS = ("streams", "borda", "win_rate", "win_minus_loss")
 
 Truth = Callable[[int], bool | None]
 """Whether the solution of a turn, given by its index, is right; ``None`` where nobody knows. Graded when it is asked for."""
@@ -133,9 +133,9 @@ class RewardRules:
     """Borda: weight of what critiques are worth, where answers are revised."""
 
     def __post_init__(self) -> None:
-        if self.reward not in BUILT_IN and not is_import_path(self.reward):
+        if self.reward not in REWARDS and not is_import_path(self.reward):
             raise UserError(
-                f"reward: {self.reward!r} is not known; {nearest(self.reward, BUILT_IN)}, or module:name of your own"
+                f"reward: {self.reward!r} is not known; {nearest(self.reward, REWARDS)}, or module:name of your own"
             )
         for name in ("lambda_gen", "lambda_judge", "lambda_form", "lambda_diagnosis"):
             if not math.isfinite(getattr(self, name)):
@@ -186,7 +186,7 @@ class RewardRules:
         """The reward as a function; one of somebody's own is imported here, and refused if it is none."""
         if self.reward in ("streams", "borda"):
             return self._streams
-        if self.reward in BUILT_IN:
+        if self.reward in REWARDS:
             return self._pairwise
         own = imported(self.reward, "reward")
         if not callable(own):
@@ -256,7 +256,7 @@ def _whole(stream: Stream, debate: Debate, where: str) -> Stream:
     if not finite:
         raise UserError(f"{where}: a number is not finite; give None where there is no signal")
     # Of the built-in protocols all sections are known. Of others a debate may have ended before one was asked for.
-    known = {*FULL.names} if debate.protocol.name in BUILT_IN_PROTOCOLS else sections or set()
+    known = {*FULL.names} if debate.protocol.name in PROTOCOLS else sections or set()
     if sections is not None and (isinstance(stream.sections, str) or not sections <= known):
         names = ", ".join(FULL.names)
         raise UserError(f"{where}: sections are {stream.sections!r}; give a tuple of {names}, or None for all")

@@ -21,7 +21,7 @@ from peergrad.measure.ending import ending
 from peergrad.runs.files import Warn
 from peergrad.runs.folder import Run
 from peergrad.tasks.arithmetic import teacher
-from peergrad.tasks.base import BUILT_IN, Grade, Grader, Task
+from peergrad.tasks.base import TASKS, Grade, Grader, Task
 from peergrad.tasks.datasets import solved
 from peergrad.tasks.files import is_kind_of_file, questions_of, rows, stem
 from peergrad.tasks.open import gradable, regrade
@@ -38,7 +38,7 @@ def lessons_given(config: TrainConfig, task: Task, protocol: BaseProtocol, warn:
         raise UserError("warm_from: how long to learn from it is not said; give warm_epochs or warm_steps")
     if not warm.wanted or warm.warm_from == OWN:
         return []
-    if warm.warm_from is None and (sums := [question for question in questions if question.dataset in BUILT_IN]):
+    if warm.warm_from is None and (sums := [question for question in questions if question.dataset in TASKS]):
         say = teacher(config.keep.seed)
         return [Lesson(Debate(f"lesson/{q.id}", q, protocol), protocol=protocol, teacher=say) for q in sums]
     if warm.warm_from is None:

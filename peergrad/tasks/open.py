@@ -17,7 +17,7 @@ from peergrad.debate.fields import nearest
 from peergrad.debate.question import STYLES, Question, Style, own_styles
 from peergrad.debate.settings import imported, where_it_failed
 from peergrad.tasks.arithmetic import arithmetic, grade_sum
-from peergrad.tasks.base import BUILT_IN, Grade, Grader, Questions, Task
+from peergrad.tasks.base import TASKS, Grade, Grader, Questions, Task
 from peergrad.tasks.datasets import DATASETS, SUBJECTS, Selection, hub_rows
 from peergrad.tasks.files import KINDS, is_kind_of_file, questions_of, read_questions, rows, stem
 from peergrad.tasks.grading import grade
@@ -54,7 +54,7 @@ def task_names(name: str) -> tuple[str, ...]:
 
 def is_here(name: str) -> bool:
     """Whether the questions of a task are built in or in a file that is there: nothing is fetched to read them."""
-    return name.partition(":")[0] in BUILT_IN or _file_is_there(name)
+    return name.partition(":")[0] in TASKS or _file_is_there(name)
 
 
 def _file_is_there(name: str) -> bool:
@@ -164,7 +164,7 @@ def is_own_task(name: str) -> bool:
     """Whether a name is an import path, and no file's, or lists one. Example: ``my_task:Puzzles``."""
     return any(
         _PATH.fullmatch(one)
-        and one.partition(":")[0] not in (*BUILT_IN, *DATASETS)
+        and one.partition(":")[0] not in (*TASKS, *DATASETS)
         and not is_kind_of_file(Path(one))
         and not Path(one).exists()
         for one in task_names(name)
@@ -178,7 +178,7 @@ def gradable(question: Question) -> bool:
 
 def regrade(question: Question, solution: str) -> Grade:
     """A grade for a solution to a saved question, by the dataset that it names; the dataset's file is not needed."""
-    return (grade_sum if question.dataset in BUILT_IN else grade)(question, solution)
+    return (grade_sum if question.dataset in TASKS else grade)(question, solution)
 
 
 def fingerprint(questions: Sequence[Question]) -> str:
@@ -231,7 +231,7 @@ def _questions(config: TaskConfig, part: str, seed: int = 0, *, at_least: int = 
 
 def _check_file(name: str) -> None:
     """Refuse what is not even the name of a file, with what may have been meant."""
-    known = (*BUILT_IN, *DATASETS)
+    known = (*TASKS, *DATASETS)
     if not name:
         raise UserError(f"task: is not set; give a dataset ({', '.join(known)}), module:name of your own, or a {KINDS}")
     kind, colon, _ = name.partition(":")
