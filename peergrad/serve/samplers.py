@@ -6,6 +6,7 @@ Batching is continuous: all requests that want the same weights share a batch, w
 from __future__ import annotations
 
 import asyncio
+import math
 import queue
 import secrets
 import time
@@ -20,7 +21,8 @@ from peergrad.debate.fields import Field
 from peergrad.debate.sampler import all_of
 from peergrad.debate.types import Floats, Ids
 from peergrad.engines.local.engine import Local
-from peergrad.engines.local.sample.sampler import Completion, CompletionRequest, LocalSampler, QueuedRequest
+from peergrad.engines.local.sample.sampler import CompletionRequest, LocalSampler
+from peergrad.engines.local.sample.scheduler import Job
 from peergrad.serve import messages
 from peergrad.serve.checkpoints import CheckpointId, CheckpointStore
 from peergrad.serve.messages import BusyError, NotFoundError, Result, SampleRequest
@@ -161,7 +163,7 @@ class _Pending:
 
     sampler: LocalSampler
     request: CompletionRequest
-    future: asyncio.Future[Completion]
+    future: asyncio.Future[Job]
 
 
 class RequestBatcher:
@@ -191,11 +193,11 @@ class RequestBatcher:
         finally:
             self._to_score -= 1
 
-    async def sample(self, sampler: LocalSampler, requests: Sequence[CompletionRequest]) -> list[Completion]:
+    async def sample(self, sampler: LocalSampler, requests: Sequence[CompletionRequest]) -> list[Job]:
         """Sample a completion for each request. If one fails, the others are cancelled."""
         return await all_of([self._sample(sampler, request) for request in requests])
 
-    async def _sample(self, sampler: LocalSampler, request: CompletionRequest) -> Completion:
+    async def _sample(self, sampler: LocalSampler, request: CompletionRequest) -> Job:
         pending = _Pending(sampler, request, asyncio.get_running_loop().create_future())
         batch, others = self._batch, self._waiting or self._to_score
         if batch is not None and batch.open and batch.sampler is sampler and not others:
@@ -238,37 +240,40 @@ class _Batch:
     def __init__(self, sampler: LocalSampler) -> None:
         self.sampler, self.open = sampler, True
         self._loop = asyncio.get_running_loop()
-        self._arrivals: queue.SimpleQueue[QueuedRequest] = queue.SimpleQueue()
+        self._arrivals: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._members: dict[_Pending, None] = {}
         self._task: asyncio.Task[None] | None = None
 
     def join(self, pending: _Pending) -> None:
         self._members[pending] = None
         pending.future.add_done_callback(partial(self._leave, pending))
-        self._arrivals.put(QueuedRequest(pending.request, partial(self._deliver, pending.future), pending.future.done))
+        future, call = pending.future, self._loop.call_soon_threadsafe  # a job is done on the sampling thread
+        job = self.sampler.job(pending.request, lambda job: call(self._receive, future, job), future.done)
+        if job.error is None:
+            self._arrivals.put(job)
+        else:
+            future.set_exception(job.error)
 
-    def _deliver(self, future: asyncio.Future[Completion], completion: Completion | EngineError | None) -> None:
-        """Called on the sampling thread."""
-        self._loop.call_soon_threadsafe(self._receive, future, completion)
-
-    def _receive(self, future: asyncio.Future[Completion], completion: Completion | EngineError | None) -> None:
-        if completion is None:
-            self.open = False  # it waits for the next batch, which later arrivals must not delay
+    def _receive(self, future: asyncio.Future[Job], job: Job) -> None:
+        if not job.done and job.error is None:
+            self.open = False  # it did not fit and waits for the next batch, which later arrivals must not delay
         elif future.done():  # it was cancelled
             return
-        elif isinstance(completion, EngineError):
-            future.set_exception(completion)
+        elif job.error is not None:
+            future.set_exception(job.error)
+        elif not math.isfinite(sum(job.logprobs)):
+            future.set_exception(EngineError("the model gave a log-probability that is not finite"))
         else:
-            future.set_result(completion)
+            future.set_result(job)
 
-    def _leave(self, pending: _Pending, future: asyncio.Future[Completion]) -> None:
+    def _leave(self, pending: _Pending, future: asyncio.Future[Job]) -> None:
         self._members.pop(pending, None)
         if future.cancelled() and not self._members and self._task is not None:
             self._task.cancel()
 
-    def _poll(self) -> list[QueuedRequest]:
-        """The requests that joined since the last call. Called on the sampling thread."""
-        arrivals: list[QueuedRequest] = []
+    def _poll(self) -> list[Job]:
+        """The jobs that joined since the last call. Called on the sampling thread."""
+        arrivals: list[Job] = []
         while not self._arrivals.empty():
             arrivals.append(self._arrivals.get())
         return arrivals
