@@ -162,7 +162,7 @@ class _Pending:
     """A request that is not done."""
 
     sampler: LocalSampler
-    request: CompletionRequest
+    job: Job
     future: asyncio.Future[Job]
 
 
@@ -175,8 +175,11 @@ class RequestBatcher:
 
     def __init__(self) -> None:
         self._waiting: list[_Pending] = []
-        self._batch: _Batch | None = None
         self._worker: asyncio.Task[None] | None = None
+        self._joinable: LocalSampler | None = None  # whose batch runs and may be joined
+        self._members: dict[_Pending, None] = {}  # of the running batch
+        self._arrivals: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._batch: asyncio.Task[None] | None = None
         self._scoring, self._to_score = asyncio.Lock(), 0
         self.batches = 0
 
@@ -198,33 +201,28 @@ class RequestBatcher:
         return await all_of([self._sample(sampler, request) for request in requests])
 
     async def _sample(self, sampler: LocalSampler, request: CompletionRequest) -> Job:
-        pending = _Pending(sampler, request, asyncio.get_running_loop().create_future())
-        batch, others = self._batch, self._waiting or self._to_score
-        if batch is not None and batch.open and batch.sampler is sampler and not others:
-            batch.join(pending)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Job] = loop.create_future()
+        # A job is done on the sampling thread.
+        job = sampler.job(request, lambda job: loop.call_soon_threadsafe(self._receive, future, job), future.done)
+        if job.error is not None:
+            raise job.error
+        pending = _Pending(sampler, job, future)
+        future.add_done_callback(partial(self._leave, pending))
+        if self._joinable is sampler and not self._waiting and not self._to_score:
+            self._join(pending)
         else:
             self._waiting.append(pending)
             if self._worker is None or self._worker.done():
                 self._worker = asyncio.create_task(self._work())
-        return await pending.future
+        return await future
 
     async def _work(self) -> None:
         while self._waiting:
             await self._wait_for_pause()
             self._waiting = [pending for pending in self._waiting if not pending.future.done()]  # drop cancelled ones
-            if not self._waiting:
-                return
-            self._batch = _Batch(self._waiting[0].sampler)
-            for pending in self._waiting:
-                if pending.sampler is self._batch.sampler:
-                    self._batch.join(pending)
-            self._waiting = [pending for pending in self._waiting if pending.sampler is not self._batch.sampler]
-            self.batches += 1
-            try:
-                unfinished = await self._batch.run()
-            finally:
-                self._batch = None
-            self._waiting = unfinished + self._waiting
+            if self._waiting:
+                await self._run_batch(self._waiting[0].sampler)
 
     async def _wait_for_pause(self) -> None:
         for _ in range(_MAX_PAUSES):
@@ -233,43 +231,35 @@ class RequestBatcher:
             if len(self._waiting) == before:
                 return
 
+    async def _run_batch(self, sampler: LocalSampler) -> None:
+        """Sample until all members are done. Those that came too late or did not fit wait for the next batch."""
+        self.batches += 1
+        self._joinable, self._arrivals, self._members = sampler, queue.SimpleQueue(), {}
+        for pending in self._waiting:
+            if pending.sampler is sampler:
+                self._join(pending)
+        self._waiting = [pending for pending in self._waiting if pending.sampler is not sampler]
+        self._batch = asyncio.create_task(sampler.run_batch(self._poll))
+        try:
+            await asyncio.wait({self._batch})
+        finally:
+            self._joinable = None
+        unfinished = [pending for pending in self._members if not pending.future.done()]
+        if not self._batch.cancelled() and (error := self._batch.exception()):
+            for pending in unfinished:
+                pending.future.set_exception(error)
+        else:
+            self._waiting = unfinished + self._waiting
 
-class _Batch:
-    """A running batch of one sampler."""
-
-    def __init__(self, sampler: LocalSampler) -> None:
-        self.sampler, self.open = sampler, True
-        self._loop = asyncio.get_running_loop()
-        self._arrivals: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        self._members: dict[_Pending, None] = {}
-        self._task: asyncio.Task[None] | None = None
-
-    def join(self, pending: _Pending) -> None:
+    def _join(self, pending: _Pending) -> None:
         self._members[pending] = None
-        pending.future.add_done_callback(partial(self._leave, pending))
-        future, call = pending.future, self._loop.call_soon_threadsafe  # a job is done on the sampling thread
-        job = self.sampler.job(pending.request, lambda job: call(self._receive, future, job), future.done)
-        if job.error is None:
-            self._arrivals.put(job)
-        else:
-            future.set_exception(job.error)
-
-    def _receive(self, future: asyncio.Future[Job], job: Job) -> None:
-        if not job.done and job.error is None:
-            self.open = False  # it did not fit and waits for the next batch, which later arrivals must not delay
-        elif future.done():  # it was cancelled
-            return
-        elif job.error is not None:
-            future.set_exception(job.error)
-        elif not math.isfinite(sum(job.logprobs)):
-            future.set_exception(EngineError("the model gave a log-probability that is not finite"))
-        else:
-            future.set_result(job)
+        self._arrivals.put(pending.job)
 
     def _leave(self, pending: _Pending, future: asyncio.Future[Job]) -> None:
-        self._members.pop(pending, None)
-        if future.cancelled() and not self._members and self._task is not None:
-            self._task.cancel()
+        if pending in self._members:
+            del self._members[pending]
+            if future.cancelled() and not self._members and self._batch is not None:
+                self._batch.cancel()
 
     def _poll(self) -> list[Job]:
         """The jobs that joined since the last call. Called on the sampling thread."""
@@ -278,12 +268,14 @@ class _Batch:
             arrivals.append(self._arrivals.get())
         return arrivals
 
-    async def run(self) -> list[_Pending]:
-        """Sample until all members are done. Returns those that came too late or did not fit, in order of arrival."""
-        self._task = asyncio.create_task(self.sampler.run_batch(self._poll))
-        await asyncio.wait({self._task})
-        if not self._task.cancelled() and (error := self._task.exception()):
-            for pending in list(self._members):
-                if not pending.future.done():
-                    pending.future.set_exception(error)
-        return [pending for pending in self._members if not pending.future.done()]
+    def _receive(self, future: asyncio.Future[Job], job: Job) -> None:
+        if not job.done and job.error is None:
+            self._joinable = None  # it did not fit and waits for the next batch, which later arrivals must not delay
+        elif future.done():  # it was cancelled
+            return
+        elif job.error is not None:
+            future.set_exception(job.error)
+        elif not math.isfinite(sum(job.logprobs)):
+            future.set_exception(EngineError("the model gave a log-probability that is not finite"))
+        else:
+            future.set_result(job)
