@@ -21,8 +21,8 @@ from peergrad.debate.sampler import Answer, Sampler, all_of, answered
 from peergrad.debate.settings import RESUMABLE, Range, is_import_path
 from peergrad.debate.transcript import dump
 from peergrad.debate.types import Ask, Debate
+from peergrad.engines.base import Spent
 from peergrad.engines.registry import LOCAL, engine_of
-from peergrad.engines.shared.meter import Spent
 from peergrad.runs import files
 from peergrad.runs.models import ModelPool, ModelRef, keys_of, model_ref, models_by_seat, policy_of
 from peergrad.runs.watch import Watcher

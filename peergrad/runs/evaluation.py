@@ -23,8 +23,8 @@ from peergrad.debate.question import Question
 from peergrad.debate.sampler import Sampler, Seats, all_of
 from peergrad.debate.transcript import dump
 from peergrad.debate.types import Debate
+from peergrad.engines.base import Meter, Spent
 from peergrad.engines.registry import engine_of
-from peergrad.engines.shared.meter import Meter, Spent
 from peergrad.measure.outcome import (
     Outcome,
     cost,

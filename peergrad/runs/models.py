@@ -18,9 +18,8 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
 from peergrad.debate.sampler import Batcher, Sampler
 from peergrad.debate.settings import is_import_path
-from peergrad.engines.base import Engine, Model, OnText, Setup
+from peergrad.engines.base import Engine, Meter, Model, OnText, Setup
 from peergrad.engines.registry import API, ENGINES, builtin_engine, engine_of, open_engine
-from peergrad.engines.shared.meter import Meter
 from peergrad.engines.shared.servers import check_address, host, is_loopback
 from peergrad.runs.folder import Progress, Run
 

@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -172,8 +171,9 @@ class Local:
         return self._with_memory(lambda: gradient(self.decoder, self._lora, data, loss, tokens, bounds))
 
     async def logprobs(self, data: Sequence[Datum], *, base: bool = False) -> list[Floats]:
-        lora, tokens = None if base else self._lora, self.sizes.train_tokens
-        compute = partial(token_logprobs, self.decoder, lora, data, tokens)
+        def compute() -> list[Floats]:
+            return token_logprobs(self.decoder, None if base else self._lora.snapshot(), data, self.sizes.train_tokens)
+
         return await self._run_in_order(lambda: self._with_memory(compute))
 
     def _with_memory(self, compute: Callable[[], A]) -> A:
