@@ -1,17 +1,15 @@
-"""A run as a plain folder (docs/reference/run.md) that may be cut off at any moment, and loggers of its metrics."""
+"""A run as a plain folder (docs/reference/run.md) that may be cut off at any moment."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import math
 import re
-import shutil
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.play import Played
@@ -36,8 +34,8 @@ class Progress:
 
     @staticmethod
     def of(name: str) -> Progress | None:
-        """The progress of such a name; None: it is none."""
-        match = re.fullmatch(r"(warm|step)_(\d{6,})", name)
+        """The progress of such a name, or of a file's whose name begins so; None: it is none."""
+        match = re.fullmatch(r"(warm|step)_(\d{6,})(\..*)?", name)
         return Progress(**{match[1]: int(match[2])}) if match else None
 
 
@@ -58,6 +56,7 @@ class Run(WorkFolder):
         run = Run(path, warn)
         if not run.exists:
             raise UserError(f"{path}: is no run; give the folder that `peergrad train` wrote to")
+        files.refuse_links(path)
         return run
 
     @staticmethod
@@ -72,22 +71,29 @@ class Run(WorkFolder):
 
     def log(self, at: Progress, phase: str, metrics: Mapping[str, Any]) -> None:
         """Add a line to ``metrics.jsonl``."""
-        files.append(self.path / "metrics.jsonl", json_bytes(metrics_line(at, phase, metrics)) + b"\n")
+        self._add("metrics.jsonl", metrics_line(at, phase, metrics))
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl``; a torn one is left out."""
-        lines = [line for line in read_records(self.path / "metrics.jsonl") if "phase" in line]
-        return [line for line in lines if all(isinstance(line.get(name), int) for name in ("step", "warm"))]
+        return [line for line in self._logged("metrics.jsonl") if "phase" in line]
 
     def log_outcomes(self, at: Progress, outcomes: Outcomes) -> None:
         """Add the questions of a step, and what came of each, to ``outcomes.jsonl``."""
-        files.append(self.path / "outcomes.jsonl", json_bytes({"step": at.step, "outcomes": dict(outcomes)}) + b"\n")
+        self._add("outcomes.jsonl", {"step": at.step, "outcomes": dict(outcomes)})
 
     def outcomes(self, steps: int) -> list[Outcomes]:
         """The questions of each of so many steps; of one that can't be read, none."""
-        lines = {line.get("step"): line.get("outcomes") for line in read_records(self.path / "outcomes.jsonl")}
+        lines = {line["step"]: line.get("outcomes") for line in self._logged("outcomes.jsonl")}
         of_step = [found if isinstance(found := lines.get(step), dict) else {} for step in range(1, steps + 1)]
         return [{id: share if isinstance(share, float) else None for id, share in one.items()} for one in of_step]
+
+    def _add(self, name: str, line: Mapping[str, Any]) -> None:
+        files.append(self.path / name, json_bytes(line) + b"\n")
+
+    def _logged(self, name: str) -> list[dict[str, Any]]:
+        """The lines of a log that say at what progress they were added."""
+        lines = read_records(self.path / name)
+        return [line for line in lines if isinstance(line.get("step"), int) and isinstance(line.get("warm", 0), int)]
 
     def save_debates(self, name: str, played: Played) -> None:
         """Save the debates of a step (``step_000001``) or of an evaluation."""
@@ -121,22 +127,16 @@ class Run(WorkFolder):
 
     def skipped_updates(self) -> dict[Path, Progress]:
         """The saved files of updates that were skipped, and the step of each."""
-        paths = sorted((self.path / "skipped").glob("*.npz"))
-        return {path: at for path in paths if (at := Progress.of(re.sub(r"\.\d+$", "", path.stem)))}
+        return {path: at for path in sorted((self.path / "skipped").glob("*.npz")) if (at := Progress.of(path.name))}
 
     # Checkpoints
 
     async def checkpoint(self, at: Progress, save: Callable[[Path], Awaitable[None]]) -> None:
         """Save all that is needed to resume from here. The folder has its name only once it is whole."""
-        final = self.path / "checkpoints" / at.name
-        temporary = final.with_name(f".{at.name}.part")
-        with files.writing(final):
-            shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir(parents=True)
-            await save(temporary)
-            sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(temporary.iterdir())}
-            (temporary / "state.json").write_bytes(json_bytes({"step": at.step, "warm": at.warm, "sha256": sums}, indent=2))
-        files.publish(temporary, final)
+        with files.new_folder(self.path / "checkpoints" / at.name) as folder:
+            await save(folder)
+            sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.iterdir())}
+            (folder / "state.json").write_bytes(json_bytes({"step": at.step, "warm": at.warm, "sha256": sums}, indent=2))
 
     def checkpoints(self) -> list[Progress]:
         """What there are checkpoints of, oldest first; whether they are whole is seen when they are loaded."""
@@ -173,16 +173,12 @@ class Run(WorkFolder):
 
         The debates of the very next step stay, and of as many more as were sampled ahead: by these weights or older ones.
         """
-        lines = [line for line in self.metrics() if Progress(line["step"], line["warm"]) <= at]
-        files.write(self.path / "metrics.jsonl", b"".join(json_bytes(line) + b"\n" for line in lines))
-        if (outcomes := self.path / "outcomes.jsonl").exists():
-            steps = [
-                line for line in read_records(outcomes) if isinstance(line.get("step"), int) and line["step"] <= at.step
-            ]
-            files.write(outcomes, b"".join(json_bytes(line) + b"\n" for line in steps))
+        for name in ("metrics.jsonl", "outcomes.jsonl"):
+            if (self.path / name).exists():
+                lines = [line for line in self._logged(name) if Progress(line["step"], line.get("warm", 0)) <= at]
+                files.write(self.path / name, b"".join(json_bytes(line) + b"\n" for line in lines))
         for file in (self.path / "debates").glob("step_*"):
-            debated = Progress.of(file.name.removesuffix(".jsonl").removesuffix(".dropped.json"))
-            if debated and debated.step > at.step + 1 + ahead:
+            if (debated := Progress.of(file.name)) and debated.step > at.step + 1 + ahead:
                 files.unlink(file)
         for file, lost_at in self.skipped_updates().items():
             if lost_at > at:
@@ -198,67 +194,3 @@ class Run(WorkFolder):
                 folder = self.path / "checkpoints" / at.name
                 forget(folder)
                 files.remove(folder)
-
-
-# Metrics elsewhere: a logger that fails never stops a run
-
-
-class Logger(NamedTuple):
-    """Takes numbers by step."""
-
-    name: str
-    log: Callable[[int, Mapping[str, float]], None]
-    close: Callable[[], None]
-
-
-def open_loggers(names: Sequence[str], run: Path, config: Mapping[str, Any]) -> list[Logger]:
-    """The loggers asked for; a missing library, or one that can't start, is said before anything is trained."""
-    settings, opened = {key: str(value) for key, value in config.items()}, list[Logger]()
-    for name in names:
-        try:
-            if name == "tensorboard":
-                opened.append(_tensorboard(run, settings))
-            else:  # wandb, and trackio, which has the same functions
-                tracker: Any = importlib.import_module(name).init(project="peergrad", name=run.name, config=settings)
-                opened.append(Logger(name, lambda step, numbers, to=tracker: to.log({**numbers}, step=step), tracker.finish))
-        except ImportError:
-            raise UserError(
-                f"log_to: {name} is not installed; pip install {name}, or leave it out: files are always written"
-            ) from None
-        except Exception as error:  # whatever such a library may raise: no key, no network, no space
-            raise UserError(f"log_to: {name} can't start ({type(error).__name__}: {error}); or leave it out") from None
-    return opened
-
-
-class Loggers:
-    """Several loggers. One that fails is told of once and left out from then on: a run never stops for it."""
-
-    def __init__(self, loggers: Sequence[Logger], warn: Callable[[str], None]) -> None:
-        self._loggers, self._warn = list(loggers), warn
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._each(lambda logger: logger.log(step, metrics))
-
-    def close(self) -> None:
-        self._each(lambda logger: logger.close())
-
-    def _each(self, do: Callable[[Logger], None]) -> None:
-        for logger in list(self._loggers):
-            try:
-                do(logger)
-            except Exception as error:  # as above
-                self._loggers.remove(logger)
-                self._warn(f"{logger.name} failed ({error}); going on without it")
-
-
-def _tensorboard(run: Path, config: Mapping[str, str]) -> Logger:
-    from torch.utils.tensorboard import SummaryWriter
-
-    writer = SummaryWriter(str(run / "tensorboard"))
-    writer.add_text("config", "\n".join(f"    {name} = {value}" for name, value in config.items()))
-
-    def log(step: int, metrics: Mapping[str, float]) -> None:
-        for name, value in metrics.items():
-            writer.add_scalar(name, value, step)
-
-    return Logger("tensorboard", log, writer.close)

@@ -84,7 +84,7 @@ def run_of(name: str) -> Run | None:
     path, at = Path(name), _RUN_AT_STEP.fullmatch(name)
     for folder in (path, path.parent.parent if path.parent.name == "checkpoints" else path, Path(at[1]) if at else path):
         if Run(folder).exists:
-            return Run(folder)
+            return Run.open(folder)
     return None
 
 

@@ -30,8 +30,9 @@ from peergrad.measure.history import Updates, retried
 from peergrad.measure.metrics import DebateBatch, Metrics, answer_metrics, measure
 from peergrad.measure.outcome import result, seat_outcome
 from peergrad.reward.rewards import score
-from peergrad.runs.folder import Loggers, Progress, Run, metrics_line, open_loggers
+from peergrad.runs.folder import Progress, Run, metrics_line
 from peergrad.runs.lessons import OWN_DEBATES, chosen
+from peergrad.runs.loggers import Loggers
 from peergrad.runs.models import ModelPool, ModelRef, base_of, check_base, policy_of, weights_sha256
 from peergrad.runs.opponents import Opponents, plan_opponents
 from peergrad.runs.plan import Plan, plan_run
@@ -121,7 +122,7 @@ async def train_run(
         resumed = newest[1] if newest else None
         start, about_start = _start(config, run, resumed)
         trainer = await load_policy(config, start, load, watch.say, resumed)
-        loggers = Loggers(open_loggers(config.keep.log_to, run.path, flat(config)), watch.warn)
+        loggers = Loggers(config.keep.log_to, run.path, flat(config), watch.warn)
         run.begin(config, facts | about_start)
         try:
             expected = (start, *plan.opponents.models.values())
