@@ -159,20 +159,14 @@ class TranscriptLog:
     @contextmanager
     def opened(self, facts: Mapping[str, Any]) -> Iterator[dict[str, Debate]]:
         """Lock the file and give the debates in it, by id. A file whose debates were made with other facts is refused."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            if self.path.is_dir():
-                raise UserError(f"out: {self.path} is a folder; give the name of a .jsonl file")
-            new = not self.path.exists()
-        except OSError as error:
-            raise UserError(f"out: {self.path} can't be written ({error.strerror}); give another file") from None
+        files.make(self.path.parent)
         with files.locked(self.path, f"another process is writing to {self.path}; wait for it or give another file"):
             try:
                 self._begin(dict(facts))
                 yield files.read_debates(self.path, self._warn, strict=True)
             finally:
                 with suppress(OSError):  # removed meanwhile, or a name too long for the file beside it
-                    if new and not self.path.stat().st_size and not (self._total.requests or self._total.sampled):
+                    if not self.path.stat().st_size and not (self._total.requests or self._total.sampled):
                         self.path.unlink()
                         self._about_path.unlink(missing_ok=True)
 

@@ -301,12 +301,12 @@ class WorkFolder:
         debate, folder, copies, texts = config.debate, self.path.resolve(), dict[str, Path](), config.debate.texts
         if not self.resumable:
             shutil.rmtree(self.path / "prompts", ignore_errors=True)
-            _make(self.path)
+            make(self.path)
             write(self.path / self.facts_name, json_bytes(dict(facts), indent=2))
         # Copies, so that it does not matter what becomes of the person's.
         if texts:
             copies["prompts"] = folder / "prompts"
-            _make(copies["prompts"])
+            make(copies["prompts"])
             for name, text in texts:
                 write(copies["prompts"] / f"{name}.txt", text.encode())
         if debate.personas:
@@ -314,12 +314,12 @@ class WorkFolder:
             write(copies["personas"], personas_toml(debate.characters).encode())
         write(self.path / "config.toml", to_toml(changed(config, copies, "copies")).encode())
         for name in self.subfolders:
-            _make(self.path / name)
+            make(self.path / name)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from writing here. An empty folder is removed afterwards."""
-        _make(self.path)
+        make(self.path)
         with locked(self.path / "lock", f"another process is working on {self.path}; wait for it or give another folder"):
             for unfinished in [part for name in ("", *self.subfolders) for part in (self.path / name).glob(".*.part")]:
                 shutil.rmtree(unfinished) if unfinished.is_dir() else unlink(unfinished)
@@ -332,7 +332,8 @@ class WorkFolder:
                         os.rmdir(self.path)
 
 
-def _make(folder: Path) -> None:
+def make(folder: Path) -> None:
+    """Make a folder, unless it is there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

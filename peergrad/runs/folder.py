@@ -32,6 +32,11 @@ class Progress:
         """The name of its checkpoint."""
         return f"warm_{self.warm:06}" if self.warm else f"step_{self.step:06}"
 
+    @property
+    def eval_name(self) -> str:
+        """The name of the debates of an evaluation here."""
+        return f"eval_{self.name}" if self.warm else f"eval_{self.step:06}"
+
     @staticmethod
     def of(name: str) -> Progress | None:
         """The progress of such a name, or of a file's whose name begins so; None: it is none."""

@@ -5,17 +5,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from peergrad.debate.errors import UserError
-
-
-class Logger(NamedTuple):
-    """Takes numbers by step."""
-
-    name: str
-    log: Callable[[int, Mapping[str, float]], None]
-    close: Callable[[], None]
 
 
 class Loggers:
@@ -25,30 +17,28 @@ class Loggers:
 
     def __init__(self, names: Sequence[str], run: Path, config: Mapping[str, Any], warn: Callable[[str], None]) -> None:
         settings = {key: str(value) for key, value in config.items()}
-        self._loggers, self._warn = [_opened(name, run, settings) for name in names], warn
+        self._trackers, self._warn = {name: _opened(name, run, settings) for name in names}, warn
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._each(lambda logger: logger.log(step, metrics))
+        self._each(lambda tracker: tracker.log({**metrics}, step=step))
 
     def close(self) -> None:
-        self._each(lambda logger: logger.close())
+        self._each(lambda tracker: tracker.finish())
 
-    def _each(self, do: Callable[[Logger], None]) -> None:
-        for logger in list(self._loggers):
+    def _each(self, do: Callable[[Any], None]) -> None:
+        for name, tracker in list(self._trackers.items()):
             try:
-                do(logger)
+                do(tracker)
             except Exception as error:  # whatever such a library may raise
-                self._loggers.remove(logger)
-                self._warn(f"{logger.name} failed ({error}); going on without it")
+                del self._trackers[name]
+                self._warn(f"{name} failed ({error}); going on without it")
 
 
-def _opened(name: str, run: Path, settings: Mapping[str, str]) -> Logger:
+def _opened(name: str, run: Path, settings: dict[str, str]) -> Any:
     try:
         if name == "tensorboard":
-            return _tensorboard(run, settings)
-        # wandb, and trackio, which has the same functions
-        tracker: Any = importlib.import_module(name).init(project="peergrad", name=run.name, config={**settings})
-        return Logger(name, lambda step, numbers: tracker.log({**numbers}, step=step), tracker.finish)
+            return _TensorBoard(run, settings)
+        return importlib.import_module(name).init(project="peergrad", name=run.name, config=settings)
     except ImportError:
         raise UserError(
             f"log_to: {name} is not installed; pip install {name}, or leave it out: files are always written"
@@ -57,14 +47,16 @@ def _opened(name: str, run: Path, settings: Mapping[str, str]) -> Logger:
         raise UserError(f"log_to: {name} can't start ({type(error).__name__}: {error}); or leave it out") from None
 
 
-def _tensorboard(run: Path, config: Mapping[str, str]) -> Logger:
-    from torch.utils.tensorboard import SummaryWriter
+class _TensorBoard:
+    """As wandb and trackio have it."""
 
-    writer = SummaryWriter(str(run / "tensorboard"))
-    writer.add_text("config", "\n".join(f"    {name} = {value}" for name, value in config.items()))
+    def __init__(self, run: Path, settings: Mapping[str, str]) -> None:
+        from torch.utils.tensorboard import SummaryWriter
 
-    def log(step: int, metrics: Mapping[str, float]) -> None:
+        self._writer = SummaryWriter(str(run / "tensorboard"))
+        self._writer.add_text("config", "\n".join(f"    {name} = {value}" for name, value in settings.items()))
+        self.finish = self._writer.close
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
         for name, value in metrics.items():
-            writer.add_scalar(name, value, step)
-
-    return Logger("tensorboard", log, writer.close)
+            self._writer.add_scalar(name, value, step)

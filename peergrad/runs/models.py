@@ -22,6 +22,7 @@ from peergrad.engines.base import Engine, Model, OnText, Setup
 from peergrad.engines.registry import API, ENGINES, builtin_engine, engine_of, open_engine
 from peergrad.engines.shared.meter import Meter
 from peergrad.engines.shared.servers import check_address, host, is_loopback
+from peergrad.learn.trainer import Trainer
 from peergrad.runs.folder import Progress, Run
 
 _RUN_AT_STEP = re.compile(r"(.+)@(\d{1,9})")
@@ -179,6 +180,39 @@ def models_by_seat(settings: Sequence[str], agents: int, name: str = "seat") -> 
     return models
 
 
+def memory_share(expected: Iterable[ModelRef]) -> float:
+    """The part of a GPU's memory that each of the base models gets that are to be loaded at the same time."""
+    return 1 / max(1, len({ref.base for ref in expected if ref.url is None}))
+
+
+async def load_policy(
+    config: TrainConfig,
+    start: ModelRef,
+    load: Callable[[Setup], Trainer],
+    say: Callable[[str], None],
+    checkpoint: Path | None = None,
+    expected: Iterable[ModelRef] = (),
+) -> Trainer:
+    """The model a run trains: with the adapter that it starts with, if any, or as it was saved in a checkpoint. Models that
+    are ``expected`` beside it share its memory.
+    """
+    say(f"loading {start.base}")
+    # Of a model behind an API the registry says that it can't learn.
+    engine = config.engine if start.url else replace(config.engine, model=start.base)
+    share = memory_share(expected)
+    setup = Setup(engine=engine, update=config.update, seed=config.keep.seed, say=say, share=share)
+    trainer = await asyncio.to_thread(load, setup)  # not on this thread, which must hear signals
+    try:
+        if checkpoint:
+            await trainer.load(checkpoint)
+        elif start.adapter:
+            await trainer.load(start.adapter, optimizer=False)
+    except BaseException:
+        await trainer.close(failed=True)
+        raise
+    return trainer
+
+
 class ModelPool:
     """Loads the models that are asked for; those with one base model share its weights. Leaving ends every call under way.
 
@@ -199,7 +233,7 @@ class ModelPool:
         expected: Iterable[ModelRef] = (),
     ) -> None:
         self.meter = Meter(budget_tokens=api.budget_tokens, budget_usd=api.budget_usd)
-        share = 1 / max(1, len({ref.base for ref in expected if ref.url is None}))
+        share = memory_share(expected)
         self._setup = Setup(engine=config, api=api, seed=seed, say=say, meter=self.meter, on_text=on_text, share=share)
         self._key_variables, self._first_server = keys_of(api), None
         self._models: dict[tuple[str, str | None], Model] = {}

@@ -67,8 +67,9 @@ def plan_opponents(config: TrainConfig) -> OpponentsPlan:
 class Opponents:
     """The opponents of a run under way. ``base`` is the name of its base model."""
 
-    def __init__(self, plan: OpponentsPlan, base: str, run: Run, trainer: Trainer, pool: ModelPool) -> None:
-        self._plan, self._base, self._run, self._trainer, self._pool = plan, base, run, trainer, pool
+    def __init__(self, plan: OpponentsPlan | None, base: str, run: Run, trainer: Trainer, pool: ModelPool) -> None:
+        self._plan, self._base = plan or OpponentsPlan({}, {}), base
+        self._run, self._trainer, self._pool = run, trainer, pool
 
     async def seated(self, step: int, policy: Sampler, *, judged: bool) -> Sampler:
         """Who answers in a step, counted from 0: the policy, its opponents in their seats, and a judge if it is asked."""

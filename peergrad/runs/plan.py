@@ -42,7 +42,8 @@ class Plan:
     held_out: Task
     lessons: Sequence[Lesson]
     """Of the warm start; none yet if the model learns from its own debates."""
-    opponents: OpponentsPlan
+    opponents: OpponentsPlan | None
+    """Also a judge; None: the policy debates with itself alone."""
     notes: tuple[str, ...]
     """What a person should be told about the questions."""
 
@@ -56,10 +57,26 @@ class Plan:
         """Whether the warm start is on the model's own debates, which have to be sampled first."""
         return self.config.warm.wanted and self.config.warm.warm_from == OWN
 
-    def end(self, lessons: Sequence[Lesson]) -> Progress:
-        """Where the run ends, with these lessons: after its last step, or after the warm start if there are no steps."""
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """Settings that may change when other runs are resumed, but not when this one is."""
+        return ("steps",) if self.config.learn.lr_falls or self.config.learn.reward.fades else ()
+
+    @property
+    def end(self) -> Progress:
+        """Where the run ends: after its last step, or after the warm start if there are no steps."""
         steps = self.config.learn.steps
-        return Progress(steps) if steps else Progress(0, self.config.warm.updates(len(lessons)))
+        return Progress(steps) if steps else Progress(0, self.config.warm.updates(len(self.lessons)))
+
+    @property
+    def eval_debates(self) -> int:
+        """How many held-out questions are debated in an evaluation."""
+        return min(self.config.held_out.eval_debates, len(self.held_out))
+
+    @property
+    def asks_others(self) -> bool:
+        """Whether anybody but the policy answers: opponents, a judge, or in an evaluation its base model."""
+        return self.opponents is not None or (self.eval_debates > 0 and self.config.held_out.eval_mode == "role-averaged")
 
     def batch(self, step: int, history: History) -> list[Question]:
         """The questions of a step, by what came of earlier ones."""
@@ -104,8 +121,11 @@ class Plan:
             "questions_sha256": fingerprint([self.task[i] for i in range(len(self.task))]),
             "prompts_sha256": hashlib.sha256(prompts.encode()).hexdigest(),
         }
-        facts |= self.opponents.facts(self.config.engine)
-        return facts | ({"lessons_sha256": recorded} if (recorded := lessons_sha256(self.lessons)) else {})
+        if self.opponents:
+            facts |= self.opponents.facts(self.config.engine)
+        if any(lesson.debate.turns for lesson in self.lessons):  # else a teacher says it
+            facts["lessons_sha256"] = lessons_sha256(self.lessons)
+        return facts
 
 
 def plan_run(config: TrainConfig, warn: Warn = lambda _: None) -> Plan:
@@ -133,8 +153,10 @@ def plan_run(config: TrainConfig, warn: Warn = lambda _: None) -> Plan:
     with own_code(engine):
         engine.check(config.engine, config.update)
     protocol = config.debate.build(engine.temperature)
-    lessons = lessons_given(config, task, protocol, warn)
-    return Plan(config, protocol, tasks, task, held_out, lessons, plan_opponents(config), tuple(filter(None, notes)))
+    warm, learn = config.warm, config.learn
+    lessons = lessons_given(config, task, protocol, warn) if warm.wanted or warm.warm_from is not None else []
+    opponents = plan_opponents(config) if learn.opponents or learn.judge is not None else None
+    return Plan(config, protocol, tasks, task, held_out, lessons, opponents, tuple(filter(None, notes)))
 
 
 def _check_reward(config: TrainConfig, task: Task) -> None:
