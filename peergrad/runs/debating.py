@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from peergrad.config import ApiConfig, DebateConfig, EngineConfig, TaskConfig, check, flat
 from peergrad.debate.bounds import RESUMABLE, Range
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.fields import read_json
 from peergrad.debate.imports import is_import_path
 from peergrad.debate.personas import personas_toml
 from peergrad.debate.play import play_all
@@ -188,7 +189,7 @@ class TranscriptLog:
             self._about = {"format": 1} | facts
             self.note_spent(Spent())
             return
-        self._about = files.read_object(self._about_path)
+        self._about = read_json(self._about_path)
         try:
             self._before = self._total = Spent().plus(Spent(**self._about["spent"]))
         except (KeyError, TypeError):

@@ -15,6 +15,7 @@ from typing import IO, Any
 from peergrad.config import changed, flat, from_folder, markers, to_toml
 from peergrad.debate.bounds import Resumable
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.fields import read_json
 from peergrad.debate.personas import personas_toml
 from peergrad.debate.transcript import load
 from peergrad.debate.types import Debate
@@ -162,14 +163,6 @@ def refuse_links(folder: Path) -> None:
                     )
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file that was written whole."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        if isinstance(value := json.loads(path.read_bytes()), dict):
-            return value
-    raise UserError(f"{path}: is damaged; restore it, or give a new place (out)")
-
-
 def read_records(path: Path) -> list[dict[str, Any]]:
     """The JSON objects of a log, one a line; lines that were torn are left out."""
     records: list[dict[str, Any]] = []
@@ -264,7 +257,7 @@ class WorkFolder:
 
     @property
     def facts(self) -> dict[str, Any]:
-        return read_object(self.path / self.facts_name)
+        return read_json(self.path / self.facts_name)
 
     def check(self, config: Any, facts: Mapping[str, Any], fixed: Collection[str] = ()) -> None:
         """Refuse a folder that holds other work than these settings and facts make, or something else. Nothing is written.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from peergrad.debate.errors import UserError
+from peergrad.debate.fields import read_json
 from peergrad.debate.play import Played
 from peergrad.debate.transcript import dump, read_file
 from peergrad.debate.types import Debate
@@ -50,6 +50,11 @@ def metrics_line(at: Progress, phase: str, metrics: Mapping[str, Any]) -> dict[s
     return {"phase": phase, "step": at.step, "warm": at.warm} | finite
 
 
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 class Run(WorkFolder):
     """Reads and writes one run folder."""
 
@@ -70,7 +75,14 @@ class Run(WorkFolder):
         if path.is_dir():
             yield from (debate for _, debate in Run.open(path, warn).debates(thin=True))
         else:
-            yield from read_file(path, thin=True)
+            yield from Run.transcript(path, thin=True)
+
+    @staticmethod
+    def transcript(path: Path, *, thin: bool = False) -> Iterator[Debate]:
+        """The debates of a transcript file, which may be one of a run."""
+        if Run(path.parent.parent).exists:
+            files.refuse_links(path.parent.parent)
+        return read_file(path, thin=thin)
 
     # Metrics and debates
 
@@ -115,7 +127,7 @@ class Run(WorkFolder):
         dropped = path.with_name(f"{name}.dropped.json")
         try:
             debates = tuple(read_file(path)) if path.exists() else ()
-            reasons = files.read_object(dropped) if debates and dropped.exists() else {}
+            reasons = read_json(dropped) if debates and dropped.exists() else {}
         except UserError as error:
             self._warn(f"{error}; sampling these debates again")
             return None
@@ -140,7 +152,7 @@ class Run(WorkFolder):
         """Save all that is needed to resume from here. The folder has its name only once it is whole."""
         with files.new_folder(self.path / "checkpoints" / at.name) as folder:
             await save(folder)
-            sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.iterdir())}
+            sums = {file.name: _sha256(file) for file in sorted(folder.iterdir())}
             (folder / "state.json").write_bytes(json_bytes({"step": at.step, "warm": at.warm, "sha256": sums}, indent=2))
 
     def checkpoints(self) -> list[Progress]:
@@ -153,15 +165,13 @@ class Run(WorkFolder):
         if at not in (there := self.checkpoints()):
             steps = ", ".join(str(one.step) for one in there if not one.warm)
             raise UserError(f"step: {self.path} has no checkpoint of step {at.step}; there are {steps or 'none'}")
-        try:
-            state = json.loads((folder / "state.json").read_bytes())
-            for name, sum_ in state["sha256"].items():
-                if Path(name).name != name or not (folder / name).is_file():  # a folder that was sent may name anything
-                    raise ValueError(name)
-                if hashlib.sha256((folder / name).read_bytes()).hexdigest() != sum_:
-                    raise UserError(f"{folder / name}: is damaged")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            raise UserError(f"{folder}: is damaged or incomplete") from None
+        sums = read_json(folder / "state.json").get("sha256")
+        there = {file.name for file in folder.iterdir() if not file.name.startswith(".")}
+        if not isinstance(sums, dict) or there != {*sums, "state.json"}:
+            raise UserError(f"{folder}: is damaged or incomplete: it does not hold the files that its state.json lists")
+        for name, sum_ in sums.items():
+            if not (folder / name).is_file() or _sha256(folder / name) != sum_:
+                raise UserError(f"{folder / name}: is damaged")
         return folder
 
     def newest(self) -> tuple[Progress, Path] | None:

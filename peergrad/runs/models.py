@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -13,8 +12,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from peergrad.config import ApiConfig, EngineConfig, TrainConfig, from_folder
+from peergrad.config import ApiConfig, EngineConfig, TrainConfig, flat, from_folder, markers
+from peergrad.debate.bounds import Resumable
 from peergrad.debate.errors import UserError
+from peergrad.debate.fields import read_json
 from peergrad.debate.imports import is_import_path
 from peergrad.debate.quote import visible
 from peergrad.debate.sampler import Batcher, Sampler
@@ -69,12 +70,11 @@ def model_ref(name: str, url: str | None = None) -> ModelRef:
             checkpoint = run.folder(Progress(int(at[2])))
         return ModelRef(base_of(run), checkpoint)
     try:
-        config = path / "adapter_config.json"
-        if not config.exists():
+        if not (config := path / "adapter_config.json").exists():
             return ModelRef(name)
-        base = json.loads(config.read_bytes())["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"model: {path} holds no adapter that can be read ({error})") from None
+    except (OSError, ValueError):  # no name of a file
+        return ModelRef(name)
+    base = read_json(config).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise UserError(f"model: the adapter in {path} does not say what its base model is")
     return ModelRef(base, path)
@@ -95,23 +95,28 @@ def base_of(run: Run) -> str:
     return base if isinstance(base, str) else from_folder(TrainConfig(), run.path).engine.model
 
 
-def trained_engine(trained: EngineConfig, base_url: str | None, engine: str | None) -> dict[str, Any]:
-    """The engine of a run and its address, by the run's settings; what a person gave goes before them.
+def settings_of_run(
+    trained: TrainConfig, sections: Sequence[str], base_url: str | None, engine: str | None
+) -> dict[str, Any]:
+    """What a run decides of work with its model, by name: in these sections, what decides what is said. Where and how fast
+    it is said (``RESUMABLE``) is this machine's. ``base_url`` and ``engine`` are a person's, and go before the run's.
 
     A run folder may be somebody else's: no code that it names is imported, and no key goes to an address that it names.
     """
-    if engine is None and is_import_path(trained.engine):
-        name = visible(trained.engine)
+    if engine is None and is_import_path(trained.engine.engine):
+        name = visible(trained.engine.engine)
         raise UserError(f"engine: the run was trained by {name}, which is no engine of ours; give it (--engine) to run that")
-    name, url = engine or trained.engine, base_url
-    if url is None and trained.base_url is not None:
-        url, known = trained.base_url, builtin_engine(name)
-        usual = known.address() if known and known.address else None
-        if not is_loopback(urlsplit(url).hostname or "") and url.rstrip("/") != usual:
+    name, theirs = engine or trained.engine.engine, trained.engine.base_url
+    known = builtin_engine(name)
+    if base_url is None and theirs is not None and known and known.address:
+        if not is_loopback(urlsplit(theirs).hostname or "") and theirs.rstrip("/") != known.address():
             raise UserError(
-                f"base_url: the run was trained at {visible(url)}; give it (--base-url) if your key may go there"
+                f"base_url: the run was trained at {visible(theirs)}; give it (--base-url) if your key may go there"
             )
-    return {"engine": name, "base_url": url}
+        base_url = theirs
+    here = markers(trained, Resumable)
+    settings = {name: value for section in sections for name, value in flat(getattr(trained, section)).items()}
+    return {n: value for n, value in settings.items() if n not in here} | {"engine": name, "base_url": base_url}
 
 
 def keys_of(api: ApiConfig) -> dict[str, str]:
