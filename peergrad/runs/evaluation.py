@@ -140,7 +140,7 @@ class EvalFolder(files.WorkFolder):
 
     def debates(self, part: str) -> dict[str, Debate]:
         """The debates of a part by id."""
-        return files.read_debates(self.path / "debates" / f"{part}.jsonl", self._warn)
+        return files.read_debates(self.path / "debates" / f"{part}.jsonl", self.warn)
 
     def add(self, part: str, debate: Debate) -> None:
         """Add a debate, without its prompts and tokens. Many end at the same moment, so none waits for the disk."""

@@ -241,7 +241,7 @@ class WorkFolder:
     noun, facts_name, subfolders = "work", "work.json", ("debates",)
 
     def __init__(self, path: Path, warn: Warn = lambda _: None) -> None:
-        self.path, self._warn = path, warn
+        self.path, self.warn = path, warn
 
     @property
     def exists(self) -> bool:

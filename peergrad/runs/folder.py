@@ -50,6 +50,23 @@ def metrics_line(at: Progress, phase: str, metrics: Mapping[str, Any]) -> dict[s
     return {"phase": phase, "step": at.step, "warm": at.warm} | finite
 
 
+def _is_metrics(line: Mapping[str, Any]) -> bool:
+    """Whether it is a line that ``log`` may have written: numbers by name, and the names of alarms."""
+    numbers = {name: value for name, value in line.items() if name not in ("phase", "alarms")}
+    alarms = line.get("alarms", [])
+    return (
+        line.get("phase") in ("train", "warm", "eval")
+        and type(line.get("warm")) is int
+        and all(value is None or isinstance(value, int | float) for value in numbers.values())
+        and isinstance(alarms, list)
+        and all(isinstance(name, str) for name in alarms)
+    )
+
+
+def _metrics_sum(content: bytes) -> dict[str, Any]:
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -91,8 +108,20 @@ class Run(WorkFolder):
         self._add("metrics.jsonl", metrics_line(at, phase, metrics))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of ``metrics.jsonl``; a torn one is left out."""
-        return [line for line in self._logged("metrics.jsonl") if "phase" in line]
+        """The lines of ``metrics.jsonl``, each once; what is no such line is left out."""
+        lines = [line for line in self._logged("metrics.jsonl") if _is_metrics(line)]
+        return list({(line["phase"], line["step"], line["warm"]): line for line in lines}.values())
+
+    def check_metrics(self, at: Progress, checkpoint: Path) -> None:
+        """Warn of metrics that are not those from before a checkpoint was saved: they decide what alarms go by."""
+        kept = read_json(checkpoint / "state.json").get("metrics")  # checkpoints of before do not say
+        path = self.path / "metrics.jsonl"
+        held = path.read_bytes() if path.exists() else b""
+        steps = {line["step"] for line in self.metrics() if line["phase"] == "train"}
+        size = kept.get("bytes") if isinstance(kept, dict) else None
+        changed = kept is not None and _metrics_sum(held[: size if isinstance(size, int) else 0]) != kept
+        if changed or not steps.issuperset(range(1, at.step + 1)):
+            self.warn(f"{path}: was changed since {at.name} was saved; curves and alarms go by what can be read of it")
 
     def log_outcomes(self, at: Progress, outcomes: Outcomes) -> None:
         """Add the questions of a step, and what came of each, to ``outcomes.jsonl``."""
@@ -110,7 +139,7 @@ class Run(WorkFolder):
     def _logged(self, name: str) -> list[dict[str, Any]]:
         """The lines of a log that say at what progress they were added."""
         lines = read_records(self.path / name)
-        return [line for line in lines if isinstance(line.get("step"), int) and isinstance(line.get("warm", 0), int)]
+        return [line for line in lines if type(line.get("step")) is int and type(line.get("warm", 0)) is int]
 
     def save_debates(self, name: str, played: Played) -> None:
         """Save the debates of a step (``step_000001``) or of an evaluation."""
@@ -118,8 +147,11 @@ class Run(WorkFolder):
         dropped.unlink(missing_ok=True)  # of debates that were not saved to the end
         if played.dropped:
             files.write(dropped, json_bytes(played.dropped))
-        lines = [dump(debate).encode() + b"\n" for debate in played.debates]
-        files.write(self.path / "debates" / f"{name}.jsonl", b"".join(lines))
+        content = b"".join(dump(debate).encode() + b"\n" for debate in played.debates)
+        # First, so that debates that were not saved to the end have another one. `sha256sum -c` reads it, too.
+        checksum = f"{hashlib.sha256(content).hexdigest()}  {name}.jsonl\n"
+        files.write(self.path / "debates" / f"{name}.sha256", checksum.encode())
+        files.write(self.path / "debates" / f"{name}.jsonl", content)
 
     def saved_debates(self, name: str) -> Played | None:
         """What was saved under this name, if it is whole."""
@@ -127,9 +159,14 @@ class Run(WorkFolder):
         dropped = path.with_name(f"{name}.dropped.json")
         try:
             debates = tuple(read_file(path)) if path.exists() else ()
+            if len({debate.id for debate in debates}) < len(debates):
+                raise UserError(f"{path}: has a debate twice")
+            checksum = path.with_suffix(".sha256")  # debates of before have none
+            if debates and checksum.exists() and not checksum.read_bytes().startswith(_sha256(path).encode()):
+                raise UserError(f"{path}: was changed since it was saved")
             reasons = read_json(dropped) if debates and dropped.exists() else {}
         except UserError as error:
-            self._warn(f"{error}; sampling these debates again")
+            self.warn(f"{error}; sampling these debates again")
             return None
         return Played(debates, reasons) if debates else None
 
@@ -140,7 +177,7 @@ class Run(WorkFolder):
                 for debate in read_file(path, thin=thin):
                     yield path.stem, debate
             except UserError as error:
-                self._warn(str(error))
+                self.warn(str(error))
 
     def skipped_updates(self) -> dict[Path, Progress]:
         """The saved files of updates that were skipped, and the step of each."""
@@ -153,7 +190,10 @@ class Run(WorkFolder):
         with files.new_folder(self.path / "checkpoints" / at.name) as folder:
             await save(folder)
             sums = {file.name: _sha256(file) for file in sorted(folder.iterdir())}
-            (folder / "state.json").write_bytes(json_bytes({"step": at.step, "warm": at.warm, "sha256": sums}, indent=2))
+            metrics = self.path / "metrics.jsonl"
+            state = {"step": at.step, "warm": at.warm, "sha256": sums}
+            state["metrics"] = _metrics_sum(metrics.read_bytes() if metrics.exists() else b"")
+            (folder / "state.json").write_bytes(json_bytes(state, indent=2))
 
     def checkpoints(self) -> list[Progress]:
         """What there are checkpoints of, oldest first; whether they are whole is seen when they are loaded."""
@@ -180,7 +220,7 @@ class Run(WorkFolder):
             try:
                 return at, self.folder(at)
             except UserError as error:
-                self._warn(f"{error}; resuming from the one before")
+                self.warn(f"{error}; resuming from the one before")
         return None
 
     def forget_after(self, at: Progress, ahead: int = 0) -> None:
@@ -188,10 +228,10 @@ class Run(WorkFolder):
 
         The debates of the very next step stay, and of as many more as were sampled ahead: by these weights or older ones.
         """
-        for name in ("metrics.jsonl", "outcomes.jsonl"):
+        for name, lines in (("metrics.jsonl", self.metrics()), ("outcomes.jsonl", self._logged("outcomes.jsonl"))):
             if (self.path / name).exists():
-                lines = [line for line in self._logged(name) if Progress(line["step"], line.get("warm", 0)) <= at]
-                files.write(self.path / name, b"".join(json_bytes(line) + b"\n" for line in lines))
+                before = [line for line in lines if Progress(line["step"], line.get("warm", 0)) <= at]
+                files.write(self.path / name, b"".join(json_bytes(line) + b"\n" for line in before))
         for file in (self.path / "debates").glob("step_*"):
             if (debated := Progress.of(file.name)) and debated.step > at.step + 1 + ahead:
                 files.unlink(file)

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,7 +133,9 @@ def _answered(question: Question) -> Debate:
 
 async def warm_start(training: Training, at: Progress) -> Progress:
     """Have the policy learn from the lessons, a batch at a time. Returns the progress after the last."""
-    warm, trainer, watch, bad = training.config.warm, training.trainer, training.watch, 0
+    warm, trainer, watch = training.config.warm, training.trainer, training.watch
+    skipped = [line.get("warm/skipped") for line in training.run.metrics() if line["phase"] == "warm"]
+    bad = len(list(takewhile(bool, reversed(skipped))))  # in a row
     if not training.plan.lessons:
         training.plan = replace(training.plan, lessons=await _sampled_lessons(training, at))
     lessons = training.plan.lessons

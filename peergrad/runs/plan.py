@@ -74,9 +74,17 @@ class Plan:
         return min(self.config.held_out.eval_debates, len(self.held_out))
 
     @property
+    def older_policies(self) -> int:
+        """How many steps back the policy's checkpoints are needed: for opponents, and for batches sampled ahead."""
+        return max(self.config.learn.max_staleness, self.opponents.steps_ago if self.opponents else 0)
+
+    @property
     def asks_others(self) -> bool:
-        """Whether anybody but the policy answers: opponents, a judge, or in an evaluation its base model."""
-        return self.opponents is not None or (self.eval_debates > 0 and self.config.held_out.eval_mode == "role-averaged")
+        """Whether anybody but the policy of now answers: opponents, a judge, in an evaluation its base model, or when a run
+        is resumed that samples ahead the policy of then.
+        """
+        against_base = self.eval_debates > 0 and self.config.held_out.eval_mode == "role-averaged"
+        return self.opponents is not None or against_base or self.config.learn.max_staleness > 0
 
     def batch(self, step: int, history: History) -> list[Question]:
         """The questions of a step, by what came of earlier ones."""

@@ -35,6 +35,8 @@ from peergrad.runs.plan import Plan, plan_run
 from peergrad.runs.skipped import save_skipped
 from peergrad.runs.watch import Watcher
 
+_BAD_IN_A_ROW = "optim/bad_in_a_row"
+
 
 async def train_run(
     config: TrainConfig,
@@ -56,6 +58,8 @@ async def train_run(
     run, facts = Run(config.keep.folder, watch.warn), plan.facts
     with run.opened(config, facts, plan.fixed):
         newest = run.newest()
+        if newest:
+            run.check_metrics(*newest)
         if newest and plan.learns_from_own and not newest[0].step:
             plan = replace(plan, lessons=own_lessons(plan, run))
             # By whose weights they are sampled again.
@@ -147,7 +151,9 @@ class Training:
         history = [line for line in self.run.metrics() if line["phase"] == "train"]
         truth = truth_of(self.plan.task.grade)
         halved = sum(went_too_far(learn, line) for line in history)
-        loop = train(self.trainer, self._rollout(), learn, first=at.step, halved=halved, truth=truth)
+        bad = int(history[-1].get(_BAD_IN_A_ROW) or 0) if history else 0
+        rollout = self._rollout(at.step)
+        loop = train(self.trainer, rollout, learn, first=at.step, halved=halved, bad_in_a_row=bad, truth=truth)
         async with contextlib.aclosing(loop) as steps:
             async for step in steps:
                 at = Progress(step.index + 1)
@@ -182,13 +188,16 @@ class Training:
             }
             self.outcomes.append({q.id: shares.get(q.id) for q in self.plan.batch(step.index, self.outcomes)})
             metrics |= curriculum_metrics(rules, [task.name for task in tasks], step.index, self.outcomes, ahead)
+        if step.bad_in_a_row:
+            metrics[_BAD_IN_A_ROW] = float(step.bad_in_a_row)
         history.append(metrics_line(at, "train", metrics))
         sounding = alarms(history, step, own_alarms)
         metrics["alarms"] = history[-1]["alarms"] = [alarm.name for alarm in sounding]
         return metrics, sounding
 
-    def _rollout(self) -> Callable[[int, Sampler], Any]:
+    def _rollout(self, resumed_at: int) -> Callable[[int, Sampler], Any]:
         """Self-play whose debates are saved before they are learned from, and used again if the step is repeated."""
+        ahead = self.config.learn.max_staleness
         batching = engine_of(self.config.engine).batching(self.config.engine)
         play = self_play(
             self.plan.protocol,
@@ -203,6 +212,9 @@ class Training:
             if saved := self.run.saved_debates(at.name):
                 return saved
             self.watch.begin("sampling", self.config.learn.batch, at)
+            if self.opponents and (asked_after := max(0, index - ahead)) < resumed_at:
+                # Sampled ahead before the run was interrupted: by the policy of then.
+                sampler = await self.opponents.policy_after(asked_after, otherwise=sampler)
             if self.opponents:
                 sampler = await self.opponents.seated(index, sampler, judged=self.config.learn.judged(index))
             played = await play(index, sampler)
@@ -243,9 +255,8 @@ class Training:
     async def save(self, at: Progress) -> None:
         self.watch.begin("saving", 0, at)
         await self.run.checkpoint(at, self.trainer.save)
-        # Of opponents that are older policies: the one of this step, and that of the step before, should it be repeated.
-        older = self.plan.opponents.steps_ago if self.plan.opponents else 0
-        self.run.thin_checkpoints(self.config.keep.save_every, self.trainer.forget, 2 + older)
+        # The one of this step, and that of the step before, should this be damaged; before them, older policies that answer.
+        self.run.thin_checkpoints(self.config.keep.save_every, self.trainer.forget, 2 + self.plan.older_policies)
         if self.stop():
             raise Stopped(f"stopped after {at.name}, as asked")
 

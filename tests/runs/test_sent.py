@@ -1,14 +1,16 @@
 """A run folder that somebody sent: no command follows a link in it, sends a key for it, or trains on what was changed."""
 
 import json
+import re
 import shutil
 
 import pytest
 
 from peergrad import UserError
+from peergrad.runs.watch import Watcher
 from peergrad.serve.checkpoints import CheckpointStore
 from tests.openai.server import Response, Server, completion
-from tests.runs.test_run import run
+from tests.runs.test_run import adapter, run
 from tests.runs.test_start import peergrad, refused
 
 
@@ -123,3 +125,90 @@ def test_no_key_goes_to_an_address_that_a_run_names(sent, model, tmp_path, monke
         assert peergrad("eval", "--model", name, "--out", tmp_path / "e", "--questions", 1, "--mode", "direct", *small) == 0
         assert peergrad("debate", "2 + 2?", "--model", name, "--out", tmp_path / "d.jsonl", "--rounds", 1, *small) == 0
     assert asked == []
+
+
+# Damage that can still be read
+
+TWO = {"steps": 2, "batch": 2, "eval_questions": 0, "eval_debates": 0, "warm_steps": 0}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run of two steps, which goes on from the first if it is killed while it saves the second."""
+    return run(tmp_path_factory.mktemp("whole") / "run", **TWO)
+
+
+class Warned(Watcher):
+    def __init__(self):
+        self.warnings = []
+
+    def warn(self, sentence):
+        self.warnings.append(sentence)
+
+
+def again(whole, out, damage, file):
+    """The run after damage to one of its files, its second step made again."""
+    shutil.copytree(whole.path, out)
+    shutil.rmtree(out / "checkpoints" / "step_000002")
+    (out / file).write_bytes(damage((out / file).read_bytes()))
+    watch = Warned()
+    return run(out, watch, **TWO), watch.warnings
+
+
+def doubled(raw):
+    return raw.splitlines(keepends=True)[0] + raw
+
+
+def flipped(name):
+    """Another digit in the first number of this name."""
+
+    def damage(raw):
+        at = re.search(rb'"' + name + rb'": \[?-?', raw).end()
+        return raw[:at] + (b"1" if raw[at : at + 1] != b"1" else b"2") + raw[at + 1 :]
+
+    return damage
+
+
+@pytest.mark.parametrize("damage", [doubled, flipped(b"ids"), flipped(b"logprobs")], ids=["doubled", "token", "logprob"])
+def test_debates_that_were_changed_are_sampled_again(whole, tmp_path, damage):
+    resumed, warnings = again(whole, tmp_path / "run", damage, "debates/step_000002.jsonl")
+    assert [line for line in warnings if "sampling these debates again" in line]
+    assert adapter(resumed, 2) == adapter(whole, 2)
+
+
+def test_debates_from_before_there_were_checksums_are_used(whole, tmp_path):
+    shutil.copytree(whole.path, tmp_path / "old")
+    (tmp_path / "old" / "debates" / "step_000002.sha256").unlink()
+    old = run(tmp_path / "old", **TWO)
+    assert old.saved_debates("step_000002")
+    (tmp_path / "old" / "debates" / "step_000002.jsonl").write_bytes(
+        doubled((whole.path / "debates" / "step_000002.jsonl").read_bytes())
+    )
+    assert old.saved_debates("step_000002") is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        doubled,
+        flipped(b"tokens/sampled"),
+        lambda raw: b"",
+        lambda raw: re.sub(rb'"optim/skipped": [0-9.]+', b'"optim/skipped": {"a": []}', raw),
+        lambda raw: re.sub(rb'"step": \d+', b'"step": "1"', raw),
+        lambda raw: re.sub(rb'"phase": "train"', b'"phase": ["train"]', raw),
+        lambda raw: re.sub(rb'"alarms": \[.*?\]', b'"alarms": 5', raw),
+    ],
+    ids=["doubled", "flipped", "emptied", "no number", "no step", "no phase", "no alarms"],
+)
+def test_metrics_that_were_changed_are_told_of(whole, tmp_path, damage):
+    resumed, warnings = again(whole, tmp_path / "run", damage, "metrics.jsonl")
+    assert [line for line in warnings if "metrics.jsonl: was changed since step_000001 was saved" in line]
+    assert [line["step"] for line in resumed.metrics() if line["phase"] == "train"][-1] == 2
+    assert len({line["step"] for line in resumed.metrics()}) == len(resumed.metrics())
+    assert adapter(resumed, 2) == adapter(whole, 2)
+
+
+def test_what_was_not_changed_is_not_told_of(whole, tmp_path):
+    resumed, warnings = again(whole, tmp_path / "run", lambda raw: raw + b'{"phase": "tr', "metrics.jsonl")
+    assert warnings == []
+    assert (resumed.path / "metrics.jsonl").read_bytes().count(b"\n") == 2
