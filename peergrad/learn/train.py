@@ -150,8 +150,8 @@ async def train(
     """Train by self-play, yielding each step once its update is done and before the next one begins.
 
     Before, an adaptive learning rate was ``halved`` so often, and the last so many updates were bad. ``truth`` is for
-    rewards that ask what is right. Keeping, evaluating and showing are the caller's, between two steps: the trainer then holds
-    exactly the weights after the step.
+    rewards that ask what is right. Keeping, evaluating and showing are the caller's, between two steps: the trainer then
+    holds exactly the weights after the step.
     """
     sampler = await trainer.sampler()
     ahead: deque[asyncio.Future[Played]] = deque()

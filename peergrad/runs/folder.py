@@ -117,10 +117,11 @@ class Run(WorkFolder):
         kept = read_json(checkpoint / "state.json").get("metrics")  # checkpoints of before do not say
         path = self.path / "metrics.jsonl"
         held = path.read_bytes() if path.exists() else b""
-        steps = {line["step"] for line in self.metrics() if line["phase"] == "train"}
+        lines = self.metrics()
+        steps = {line["step"] for line in lines if line["phase"] == "train"}
         size = kept.get("bytes") if isinstance(kept, dict) else None
         changed = kept is not None and _metrics_sum(held[: size if isinstance(size, int) else 0]) != kept
-        if changed or not steps.issuperset(range(1, at.step + 1)):
+        if changed or held.count(b"\n") != len(lines) or not steps.issuperset(range(1, at.step + 1)):
             self.warn(f"{path}: was changed since {at.name} was saved; curves and alarms go by what can be read of it")
 
     def log_outcomes(self, at: Progress, outcomes: Outcomes) -> None:
