@@ -269,6 +269,9 @@ class WorkFolder:
             held = [] if self.exists or not self.path.exists() else sorted(os.listdir(self.path))
         except OSError as error:
             raise UserError(f"out: {self.path} can't be used ({error.strerror}); give a folder you may write to") from None
+        nearest = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+            raise UserError(f"out: {self.path} can't be written; give a folder you may write to")
         if other := [name for name in held if name != "lock" and not name.endswith(".part")]:
             raise UserError(f"out: {self.path} holds something else ({other[0]}); give a new folder")
         if not self.resumable:

@@ -16,6 +16,7 @@ from peergrad.debate.play import Played
 from peergrad.debate.transcript import dump, read_file
 from peergrad.debate.types import Debate
 from peergrad.learn.curriculum import Outcomes
+from peergrad.measure.history import Updates
 from peergrad.runs import files
 from peergrad.runs.files import Warn, WorkFolder, json_bytes, read_records
 
@@ -111,6 +112,12 @@ class Run(WorkFolder):
         """The lines of ``metrics.jsonl``, each once; what is no such line is left out."""
         lines = [line for line in self._logged("metrics.jsonl") if _is_metrics(line)]
         return list({(line["phase"], line["step"], line["warm"]): line for line in lines}.values())
+
+    @property
+    def learned_nothing(self) -> bool:
+        """Whether all steps so far left the weights as they were: no update was made, or every one was skipped."""
+        updates = Updates.of(lines := self.metrics())
+        return any(line["phase"] == "train" for line in lines) and updates.total == updates.skipped
 
     def check_metrics(self, at: Progress, checkpoint: Path) -> None:
         """Warn of metrics that are not those from before a checkpoint was saved: they decide what alarms go by."""

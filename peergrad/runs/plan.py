@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from peergrad.config import TrainConfig
@@ -23,8 +24,9 @@ from peergrad.engines.registry import engine_of, own_code
 from peergrad.learn.curriculum import History, check_curriculum, choose, first
 from peergrad.learn.warm import Lesson
 from peergrad.runs.files import Warn
-from peergrad.runs.folder import Progress
+from peergrad.runs.folder import Progress, Run
 from peergrad.runs.lessons import OWN, lessons_given, lessons_sha256
+from peergrad.runs.models import ModelRef, base_of, check_base, policy_of, weights_sha256
 from peergrad.runs.opponents import OpponentsPlan, plan_opponents
 from peergrad.tasks.base import Questions, Task
 from peergrad.tasks.open import fingerprint, joined_tasks, left_out, open_tasks
@@ -197,3 +199,29 @@ def _versions() -> dict[str, str]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
     return versions
+
+
+def start_of(config: TrainConfig, run: Run, checkpoint: Path | None) -> tuple[ModelRef, dict[str, Any]]:
+    """The model that a run starts from, and what its folder is to say of it. A run with a checkpoint needs its base model
+    alone, whatever became of the run or adapter that it started from.
+    """
+    engine, before = engine_of(config.engine), run.facts if run.resumable else {}
+    if checkpoint:
+        start = ModelRef(base_of(run), checkpoint)
+        if start.base != config.engine.model:
+            check_base(start, engine)
+        return start, {}
+    start = policy_of(config.engine)
+    sha256 = weights_sha256(start, engine)
+    if before.get("adapter_sha256", sha256) != sha256:
+        why = f"{config.engine.model} is gone, or has learned since the run in {run.path} began"
+        raise UserError(f"model: {why}; give another folder (out)")
+    return start, {"base": start.base, "start": start.adapter and str(start.adapter), "adapter_sha256": sha256}
+
+
+def check_start(plan: Plan) -> None:
+    """Refuse, without loading a model, a folder or a model that the run could not start or resume with."""
+    run = Run(plan.config.keep.folder)
+    run.check(plan.config, plan.facts, plan.fixed)
+    newest = run.newest() if run.resumable else None
+    start_of(plan.config, run, newest[1] if newest else None)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from peergrad.config import ApiConfig, TrainConfig, flat
-from peergrad.debate.errors import UserError
 from peergrad.debate.play import Played
 from peergrad.debate.sampler import Sampler
 from peergrad.engines.base import Setup
@@ -29,9 +28,9 @@ from peergrad.runs import held_out
 from peergrad.runs.folder import Progress, Run, metrics_line
 from peergrad.runs.lessons import own_lessons, warm_start
 from peergrad.runs.loggers import Loggers
-from peergrad.runs.models import ModelPool, ModelRef, base_of, check_base, load_policy, policy_of, weights_sha256
+from peergrad.runs.models import ModelPool, load_policy
 from peergrad.runs.opponents import Opponents
-from peergrad.runs.plan import Plan, plan_run
+from peergrad.runs.plan import Plan, plan_run, start_of
 from peergrad.runs.skipped import save_skipped
 from peergrad.runs.watch import Watcher
 
@@ -70,7 +69,7 @@ async def train_run(
             return run
         # Nothing is written before it is known that there is such a model.
         checkpoint = newest[1] if newest else None
-        start, about_start = _start(config, run, checkpoint)
+        start, about_start = start_of(config, run, checkpoint)
         models = (start, *(plan.opponents.models.values() if plan.opponents else ()))
         trainer = await load_policy(config, start, load, watch.say, checkpoint, models)
         loggers = Loggers(config.keep.log_to, run.path, flat(config), watch.warn)
@@ -87,24 +86,6 @@ async def train_run(
             loggers.close()
             await trainer.close(failed=sys.exc_info()[0] is not None)
     return run
-
-
-def _start(config: TrainConfig, run: Run, checkpoint: Path | None) -> tuple[ModelRef, dict[str, Any]]:
-    """The model that a run starts from, and what its folder is to say of it. A run with a checkpoint needs its base model
-    alone, whatever became of the run or adapter that it started from.
-    """
-    engine, before = engine_of(config.engine), run.facts if run.resumable else {}
-    if checkpoint:
-        start = ModelRef(base_of(run), checkpoint)
-        if start.base != config.engine.model:
-            check_base(start, engine)
-        return start, {}
-    start = policy_of(config.engine)
-    sha256 = weights_sha256(start, engine)
-    if before.get("adapter_sha256", sha256) != sha256:
-        why = f"{config.engine.model} is gone, or has learned since the run in {run.path} began"
-        raise UserError(f"model: {why}; give another folder (out)")
-    return start, {"base": start.base, "start": start.adapter and str(start.adapter), "adapter_sha256": sha256}
 
 
 @dataclass

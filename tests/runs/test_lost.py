@@ -444,3 +444,16 @@ def test_a_run_that_is_stopped_says_it_too(tmp_path, monkeypatch, capsys):
     told = capsys.readouterr()
     assert "3 of 4 updates (75%) were skipped" in told.out
     assert f"The last: {WHY}. Try a lower learning rate" in told.err
+
+
+def test_bad_updates_in_a_row_are_counted_on_when_a_run_is_resumed(tmp_path):
+    made = run(tmp_path / "run", bandit(losing(3, 4)))
+    assert made.metrics()[-1]["optim/bad_in_a_row"] == 2
+    with pytest.raises(Stopped, match="3 updates in a row"):
+        run(tmp_path / "run", bandit(losing(1)), steps=9)
+    assert made.metrics()[-1]["step"] == 5
+
+
+def test_a_run_that_learned_nothing_says_so(tmp_path):
+    assert run(tmp_path / "all", bandit(losing(1, 2)), steps=2, stop_after_bad=9).learned_nothing
+    assert not run(tmp_path / "one", bandit(losing(1)), steps=2).learned_nothing
