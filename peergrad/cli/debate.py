@@ -134,7 +134,7 @@ def _one(plan: DebatesPlan) -> None:
         view.page.line(plan.questions[0].text if len(plan.questions[0].text) < 1000 else plan.questions[0].id, "bold")
         view.page.show()
         _advise(plan, view)
-        (debate,) = run_until_done(lambda _: debate_all(plan, view), view, lambda: str(plan.out))
+        (debate,) = run_until_done(lambda _: debate_all(plan, view), view, lambda: _resumes_from(plan))
     page, spent = view.page, view.spent
     print_ending(page, ending(debate))
     replies = len(debate.turns) + (debate.verdict is not None)
@@ -144,12 +144,16 @@ def _one(plan: DebatesPlan) -> None:
     page.show()
 
 
+def _resumes_from(plan: DebatesPlan) -> str:
+    return str(plan.out) if plan.out.exists() else "the beginning"
+
+
 def _many(plan: DebatesPlan, as_json: bool) -> None:
     out = Console(highlight=False)
     console = out if out.is_terminal and not as_json else Console(highlight=False, stderr=True)
     with _ManyDebates(console, plan, None if as_json else Page(out)) as view:
         _advise(plan, view)
-        run_until_done(lambda _: debate_all(plan, view), view, lambda: str(plan.out))
+        run_until_done(lambda _: debate_all(plan, view), view, lambda: _resumes_from(plan))
     view.say(view.summary())
 
 

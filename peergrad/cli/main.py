@@ -35,7 +35,7 @@ from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.protocols import PROTOCOLS
 from peergrad.debate.quote import visible
 from peergrad.learn.train import Stopped
-from peergrad.runs.models import run_of, trained_engine
+from peergrad.runs.models import run_of, settings_of_run
 from peergrad.tasks.open import is_own_task
 
 if TYPE_CHECKING:
@@ -165,13 +165,12 @@ def model_settings(config: T, args: Sequence[str], sections: Sequence[str]) -> T
         theirs = trained.debate.protocol
         if not named and theirs in PROTOCOLS:  # nothing is imported because a folder names it
             config = with_protocol(config, theirs)
-        values = {name: value for section in sections for name, value in flat(getattr(trained, section)).items()}
+        values = settings_of_run(trained, sections, flags.base_url, flags.engine)
         if named and named != theirs:  # which has its own number of agents
             values = {name: value for name, value in values.items() if name not in ("protocol", "agents")}
         if "task" in sections:
             task = eval_task(trained)
             values["task"] = "" if is_own_task(task) else task
-        values |= trained_engine(trained.engine, flags.base_url, flags.engine)
         known = flat(config)
         config = changed(config, {name: value for name, value in values.items() if name in known}, "model")
     return from_file(config, flags.config) if flags.config else config

@@ -15,7 +15,6 @@ from peergrad.cli.main import Flag, Inline, say, warn
 from peergrad.debate.errors import UserError
 from peergrad.debate.question import Question
 from peergrad.debate.quote import visible
-from peergrad.debate.transcript import read_file
 from peergrad.learn.data import Center, Values, advantages
 from peergrad.reward import rewards
 from peergrad.reward.controls import Votes
@@ -61,7 +60,7 @@ def score(
     from peergrad.tasks.base import truth_of
 
     truth = truth_of(regrade, gradable)
-    batch = [rewards.score(debate, rules, truth(debate)) for path in files for debate in read_file(path)]
+    batch = [rewards.score(debate, rules, truth(debate)) for path in files for debate in Run.transcript(path)]
     centred = advantages(batch, center=center)
     if json:
         print(json_module.dumps({"debates": [_as_object(*one) for one in zip(batch, centred, strict=True)]}))

@@ -12,10 +12,11 @@ from rich.text import Text
 
 from peergrad.cli.main import Flag, Inline, PresetFlags, run_until_done, train_settings
 from peergrad.config import TrainConfig, changed, to_toml
+from peergrad.debate.errors import EngineError
 from peergrad.debate.quote import visible
 from peergrad.learn.train import Stopped
 from peergrad.runs.folder import Run
-from peergrad.runs.plan import Plan, plan_run
+from peergrad.runs.plan import Plan, check_start, plan_run
 from peergrad.runs.training import train_run
 from peergrad.terminal.progress import RunView, before_and_after, too_many_lost
 from peergrad.web.report import write_report
@@ -62,6 +63,11 @@ def train(config: TrainConfig) -> None:
 
         run = run_until_done(work, view, lambda: run.checkpoints()[-1].name if run.checkpoints() else "the beginning")
     _conclude(console, run)
+    if run.learned_nothing:
+        raise EngineError(
+            "nothing was learned: no step made an update, and the weights are those it began with. Where debates have no "
+            "signal (debates/without_signal), `peergrad check` with the same settings says why"
+        )
 
 
 def _conclude(console: Console, run: Run) -> None:
@@ -82,6 +88,7 @@ def _conclude(console: Console, run: Run) -> None:
 def estimate(config: TrainConfig) -> str:
     """What a step takes at most, in tokens, as far as it can be known without the model's tokenizer."""
     plan = plan_run(config)
+    check_start(plan)
     debate, batch = config.debate, config.learn.batch
     rounds = plan.protocol.rounds or debate.max_rounds
     replies = batch * debate.agents * rounds

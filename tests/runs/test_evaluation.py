@@ -437,5 +437,5 @@ def test_players(tmp_path):
     assert not math.isnan(result["accuracy"]["role-averaged/correct"][0])
     assert result["settings"]["max_tokens"] == 16  # as the run was trained
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
-    with pytest.raises(UserError, match="no adapter that can be read"):
+    with pytest.raises(UserError, match="does not say what its base model is"):
         model_ref(str(tmp_path / "adapter"))

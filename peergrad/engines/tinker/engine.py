@@ -20,6 +20,7 @@ import numpy as np
 import tinker
 
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.fields import read_json
 from peergrad.debate.quote import visible
 from peergrad.debate.sampler import Answer, Likely, all_of
 from peergrad.debate.types import Ask, Floats, Reply, Tokens
@@ -280,8 +281,8 @@ def _write(folder: Path, note: dict[str, str]) -> None:
 
 def _state(folder: Path) -> str:
     try:
-        path = json.loads((folder / CHECKPOINT).read_bytes())["path"]
-    except (OSError, ValueError, KeyError, TypeError):
+        path = read_json(folder / CHECKPOINT).get("path")
+    except UserError:
         path = None
     if not isinstance(path, str) or not path.startswith("tinker://"):
         raise UserError(f"{folder}: is no checkpoint of the Tinker engine ({CHECKPOINT} is missing or damaged)")
