@@ -17,13 +17,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from peergrad.config import TrainConfig, changed, preset
+from peergrad.config import TrainConfig, preset
 from peergrad.debate.types import Ask, Reply
 from peergrad.engines.local import engine as local
 from peergrad.engines.local.sample.scheduler import Scheduler
 from peergrad.learn.trainer import StepStats
 from peergrad.runs.folder import Run
 from peergrad.runs.training import load_engine, train_run
+from peergrad.settings import changed
 
 SPENT: defaultdict[str, float] = defaultdict(float)
 

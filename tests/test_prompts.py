@@ -11,7 +11,7 @@ import pytest
 
 from peergrad import Question, UserError, read_file
 from peergrad.cli.main import train_settings
-from peergrad.config import TrainConfig, changed, from_folder, preset
+from peergrad.config import TrainConfig, from_folder, preset
 from peergrad.debate.ballot import Ballot, BallotForm
 from peergrad.debate.judge import judge_asks, read_verdict
 from peergrad.debate.personas import PERSONAS, Persona, personas_toml, read_personas
@@ -22,6 +22,7 @@ from peergrad.debate.style import STYLES
 from peergrad.debate.votes import read_votes
 from peergrad.runs.folder import Run
 from peergrad.runs.plan import plan_run
+from peergrad.settings import changed
 from tests.helpers import Choosing, full, short
 
 PARROT = Path(__file__).parent / "fixtures" / "parrot"

@@ -15,7 +15,6 @@ import tyro
 from rich.console import Console
 
 from peergrad.cli.main import FirstFlags, Flag, Inline, model_settings, run_until_done
-from peergrad.config import changed
 from peergrad.debate.errors import UserError
 from peergrad.debate.protocol import BaseProtocol, call_protocol
 from peergrad.debate.style import STYLES
@@ -24,6 +23,7 @@ from peergrad.engines.shared.meter import Spent
 from peergrad.measure.ending import as_object, ending, used
 from peergrad.runs import debating
 from peergrad.runs.debating import WEAK, DebatesConfig, DebatesPlan, debate_all
+from peergrad.settings import changed
 from peergrad.tasks.files import lines_of, stem, typed_questions
 from peergrad.tasks.open import is_own_task, open_questions
 from peergrad.terminal.debate import DebateView, Page, one_line, print_ending, took

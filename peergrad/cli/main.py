@@ -7,7 +7,12 @@ input can't be used (nothing was written), 130 and 143 interrupted by Ctrl-C and
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
+import inspect
+import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -19,23 +24,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import tyro
 
-from peergrad import __version__
-from peergrad.config import (
-    PRESETS,
-    TrainConfig,
-    changed,
-    flat,
-    from_file,
-    from_folder,
-    preset,
-    read_settings,
-    with_protocol,
-)
+import peergrad
+from peergrad.config import PRESETS, TrainConfig, from_folder, preset, with_protocol
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.fields import nearest
 from peergrad.debate.protocols import BUILT_IN
 from peergrad.debate.quote import visible
 from peergrad.learn.train import Stopped
 from peergrad.runs.models import run_of, trained_engine
+from peergrad.settings import changed, flat, from_file, read_settings
 from peergrad.tasks.open import is_own_task
 
 if TYPE_CHECKING:
@@ -43,22 +40,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-COMMANDS = (
-    "score",
-    "rescore",
-    "distill",
-    "models",
-    "train",
-    "check",
-    "eval",
-    "debate",
-    "compare",
-    "report",
-    "export",
-    "serve",
-)
-_IN_SAVED = ("score", "rescore", "distill", "models", "compare", "report", "export")  # small ones, in one file
-_WITH_SETTINGS = ("train", "check", "eval", "debate")  # their flags begin with what a preset, a file or a run says
+_SAVED = ("report", "export", "score", "rescore", "compare", "distill", "models")  # small ones, in one file
+COMMANDS = ("train", "check", "eval", "debate", *_SAVED, "serve")
+"""In the order in which people need them."""
 _EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
@@ -79,27 +63,47 @@ def main() -> None:
 
 
 def _run(args: Sequence[str]) -> None:
-    app = tyro.extras.SubcommandApp()
-    if args and args[0] in COMMANDS:
-        app.command(name=args[0])(_command(args[0], args[1:]))
-    else:  # all are imported, to be listed
-        for name in COMMANDS:
-            app.command(name=name)(_command(name, []))
-        app.command(version)
+    name = args[0] if args else ""
+    if name in COMMANDS:
+        parsed(name, args[1:])()
+    elif name in ("version", "--version"):
+        print(peergrad.__version__)
+    elif name in ("", "-h", "--help"):
+        print(_overview(), file=sys.stdout if name else sys.stderr)
+        sys.exit(0 if name else 2)
+    else:
+        raise UserError(f"{name!r} is no command; {nearest(name, COMMANDS)}")
+
+
+def _overview() -> str:
+    """All commands with the first sentence about each."""
+    sentences = [(inspect.getdoc(_command(name)[0]) or "").splitlines()[0] for name in COMMANDS]
+    lines = [f"  {name:<8} {sentence}" for name, sentence in zip(COMMANDS, sentences, strict=True)]
+    usage = "usage: peergrad COMMAND …; peergrad COMMAND --help says more, peergrad --version which one this is"
+    return "\n".join([peergrad.__doc__ or "", "", usage, "", *lines])
+
+
+def _command(name: str) -> tuple[Callable[..., None], Callable[[Sequence[str]], Any] | None]:
+    """The function of a command, and what gives the settings that its flags begin with."""
+    module = import_module(f"peergrad.cli.{'saved' if name in _SAVED else name}")
+    return getattr(module, name if name in _SAVED else "command"), getattr(module, "base_settings", None)
+
+
+def parsed(name: str, args: Sequence[str]) -> Callable[[], None]:
+    """A command with its arguments, ready to be called. What the parser complains of is a person's mistake."""
+    command, base_settings = _command(name)
     config: Any = (tyro.conf.OmitArgPrefixes,)
-    app.cli(args=args, config=config, prog="peergrad", description=sys.modules["peergrad"].__doc__, use_underscores=False)
-
-
-def version() -> None:
-    """Print the version."""
-    print(__version__)
-
-
-def _command(name: str, args: Sequence[str]) -> Callable[..., None]:
-    if name in _IN_SAVED:
-        return getattr(import_module("peergrad.cli.saved"), name)
-    module = import_module(f"peergrad.cli.{name}")
-    return partial(module.command, settings=module.base_settings(args)) if name in _WITH_SETTINGS else module.command
+    with contextlib.redirect_stderr(io.StringIO()) as complaint:
+        try:
+            later = functools.wraps(command)(lambda *given, **named: partial(command, *given, **named))
+            later = partial(later, settings=base_settings(args)) if base_settings else later
+            return tyro.cli(later, args=args, prog=f"peergrad {name}", config=config)
+        except SystemExit as left:
+            if not left.code:  # help was asked for
+                raise
+    # A box with a title, its paragraphs divided by rules.
+    paragraphs = re.split("─{9,}", re.sub("[│╭╮╰╯]", " ", complaint.getvalue()).partition("\n")[2])
+    raise UserError(". ".join(" ".join(paragraph.split()) for paragraph in paragraphs if paragraph.strip()))
 
 
 def _code(error: UserError | EngineError) -> int:

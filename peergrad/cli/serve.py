@@ -12,11 +12,11 @@ from typing import Annotated, Literal
 import tyro
 
 from peergrad.cli.main import Inline, say
-from peergrad.config import check
 from peergrad.debate.bounds import Range
 from peergrad.debate.errors import UserError
 from peergrad.engines.base import EngineConfig
 from peergrad.engines.shared.servers import is_loopback
+from peergrad.settings import check_settings
 
 KEY_ENV = "PEERGRAD_SERVE_KEY"
 _BACKLOG = 2048
@@ -45,7 +45,7 @@ class ServeConfig(EngineConfig):
     """How many samplers are kept in memory; those with a name are loaded again when they are asked for."""
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
 
 def command(settings: Annotated[ServeConfig, Inline] = ServeConfig()) -> None:  # noqa: B008 (frozen)

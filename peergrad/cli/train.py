@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.text import Text
 
 from peergrad.cli.main import Flag, Inline, PresetFlags, run_until_done, train_settings
-from peergrad.config import TrainConfig, changed, to_toml
+from peergrad.config import TrainConfig
 from peergrad.debate.quote import visible
 from peergrad.learn.train import Stopped
 from peergrad.runs.folder import Run
 from peergrad.runs.plan import Plan, plan_run
 from peergrad.runs.training import train_run
+from peergrad.settings import changed, to_toml
 from peergrad.terminal.progress import RunView, before_and_after, too_many_lost
 from peergrad.web.report import write_report
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from peergrad.config import ApiConfig, DebateConfig, EngineConfig, TaskConfig, check, flat
+from peergrad.config import ApiConfig, DebateConfig, EngineConfig, TaskConfig
 from peergrad.debate.bounds import RESUMABLE, Range
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.imports import is_import_path
@@ -26,6 +26,7 @@ from peergrad.engines.shared.meter import Spent
 from peergrad.runs import files
 from peergrad.runs.models import ModelPool, ModelRef, keys_of, model_ref, models_by_seat, policy_of
 from peergrad.runs.watch import Watcher
+from peergrad.settings import check_settings, flat
 from peergrad.tasks.files import name_of
 
 WEAK = LOCAL.default_model
@@ -60,7 +61,7 @@ class DebatesConfig:
     api: ApiConfig = field(default_factory=ApiConfig)
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
         self.debate.build()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from peergrad.config import ApiConfig, TrainConfig, changed, flat
+from peergrad.config import ApiConfig, TrainConfig
 from peergrad.debate.errors import UserError
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocol import BaseProtocol
@@ -37,6 +37,7 @@ from peergrad.runs.opponents import Opponents, plan_opponents
 from peergrad.runs.plan import Plan, plan_run
 from peergrad.runs.skipped import save_skipped
 from peergrad.runs.watch import Watcher
+from peergrad.settings import changed, flat
 
 
 def load_engine(config: TrainConfig, say: Callable[[str], None] = lambda _: None) -> Trainer:
