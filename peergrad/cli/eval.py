@@ -9,19 +9,17 @@ from pathlib import Path
 from typing import Annotated
 
 from rich.console import Console
-from rich.text import Text
 
 from peergrad.cli.main import Flag, Inline, eval_task, model_settings, run_until_done
 from peergrad.config import EvalConfig, TrainConfig, from_folder
 from peergrad.debate.errors import EngineError, UserError
-from peergrad.debate.quote import visible
 from peergrad.engines.shared.servers import host
 from peergrad.runs import evaluation
 from peergrad.runs.folder import Run
 from peergrad.runs.models import run_of
 from peergrad.tasks.open import is_here, is_own_task, open_questions, open_task, task_names
 from peergrad.terminal.progress import ProgressView
-from peergrad.terminal.tables import print_result, result_text
+from peergrad.terminal.tables import print_line, print_result, result_text
 
 
 def base_settings(args: Sequence[str]) -> EvalConfig:
@@ -60,7 +58,7 @@ def command(
         print(json_module.dumps(result))
         return
     print_result(console, result)
-    console.print(Text(f"result: {visible(str(out / 'result.json'))}"), soft_wrap=True)
+    print_line(console, f"result: {out / 'result.json'}")
 
 
 def _trained_on(run: Run, task_name: str) -> set[tuple[str, str | None]] | None:

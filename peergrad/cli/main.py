@@ -17,7 +17,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
@@ -32,7 +32,7 @@ from peergrad.debate.protocols import BUILT_IN
 from peergrad.debate.quote import visible
 from peergrad.learn.train import Stopped
 from peergrad.runs.models import run_of, trained_engine
-from peergrad.settings import changed, flat, from_file, read_settings
+from peergrad.settings import changed, flat, read_settings
 from peergrad.tasks.open import is_own_task
 
 if TYPE_CHECKING:
@@ -143,10 +143,15 @@ class FirstFlags(PresetFlags):
         config: Any = (tyro.conf.UseAppendAction,)
         return tyro.cli(FirstFlags, args=args, prog="peergrad", add_help=False, return_unknown_args=True, config=config)[0]
 
+    @cached_property
+    def file(self) -> dict[str, Any]:
+        """The settings of the file, if there is one."""
+        return read_settings(self.config) if self.config else {}
+
     @property
     def named_protocol(self) -> str | None:
         """The protocol that the flags name, or the file."""
-        named = self.protocol or (read_settings(self.config).get("protocol") if self.config else None)
+        named = self.protocol or self.file.get("protocol")
         return named if isinstance(named, str) else None
 
 
@@ -154,9 +159,8 @@ def train_settings(args: Sequence[str]) -> TrainConfig:
     """The settings that the flags of ``train`` and ``check`` begin with: a preset's, then those of a file."""
     flags = FirstFlags.of(args)
     config = preset(flags.preset or "demo") if flags.preset or not flags.config else TrainConfig()
-    if flags.named_protocol:
-        config = with_protocol(config, flags.named_protocol)
-    return from_file(config, flags.config) if flags.config else config
+    config = with_protocol(config, flags.named_protocol) if flags.named_protocol else config
+    return changed(config, flags.file, str(flags.config))
 
 
 def model_settings(config: T, args: Sequence[str], sections: Sequence[str]) -> T:
@@ -178,7 +182,7 @@ def model_settings(config: T, args: Sequence[str], sections: Sequence[str]) -> T
         values |= trained_engine(trained.engine, flags.base_url, flags.engine)
         known = flat(config)
         config = changed(config, {name: value for name, value in values.items() if name in known}, "model")
-    return from_file(config, flags.config) if flags.config else config
+    return changed(config, flags.file, str(flags.config))
 
 
 def eval_task(trained: TrainConfig) -> str:
@@ -220,10 +224,7 @@ async def _until_done(work: Work[T], view: View, resumes_from: Callable[[], str]
             _exit(view, "left at once", _EXIT_CODES[number])
         signals.append(number)
         view.say(f"stopping while {view.phase}; once more leaves at once")
-        if view.grace_s:
-            loop.call_later(view.grace_s, task.cancel)
-        else:
-            task.cancel()
+        loop.call_later(view.grace_s, task.cancel)
 
     for number in _EXIT_CODES:
         loop.add_signal_handler(number, stop, number)
