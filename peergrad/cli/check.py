@@ -15,7 +15,7 @@ from peergrad.config import ApiConfig, TrainConfig
 from peergrad.debate.errors import UserError
 from peergrad.runs.preflight import Checked, Forecast, check
 from peergrad.terminal.progress import ProgressView, clock, money
-from peergrad.terminal.tables import table
+from peergrad.terminal.tables import Output, table
 
 base_settings = train_settings
 _COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "unknown": "yellow"}
@@ -41,7 +41,7 @@ def command(
     """
     if questions < 2:
         raise UserError(f"questions: {questions} is not possible; give at least 2")
-    console = Console(highlight=False, markup=False, stderr=json)
+    console = Output(stderr=json)
     with ProgressView(console) as view:
         result = run_until_done(lambda _: check(settings, questions, view, api), view, lambda: "its beginning")
     if json:

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
-
 from peergrad.cli.main import Flag, Inline, eval_task, model_settings, run_until_done
 from peergrad.config import EvalConfig, TrainConfig, from_folder
 from peergrad.debate.errors import EngineError, UserError
@@ -19,7 +17,7 @@ from peergrad.runs.folder import Run
 from peergrad.runs.models import run_of
 from peergrad.tasks.open import is_here, is_own_task, open_questions, open_task, task_names
 from peergrad.terminal.progress import ProgressView
-from peergrad.terminal.tables import print_line, print_result, result_text
+from peergrad.terminal.tables import Output, print_line, print_result, result_text
 
 
 def base_settings(args: Sequence[str]) -> EvalConfig:
@@ -46,7 +44,7 @@ def command(
         name = eval_task(from_folder(TrainConfig(), run.path))
         why = "which is somebody's code and not imported because a folder names it"
         raise UserError(f"task: the run in {run.path} has {name}, {why}; if you trust it, repeat --task {name}")
-    console = Console(highlight=False, markup=False, stderr=json)
+    console = Output(stderr=json)
     trained = _trained_on(run, settings.task.task) if run else set[tuple[str, str | None]]()
     if trained is None:
         console.print("the questions that the run was trained on can't be read here: some of these may be among them")

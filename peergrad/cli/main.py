@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import inspect
 import io
@@ -57,8 +58,13 @@ def main() -> None:
         code = _code(error)
     except KeyboardInterrupt:
         code = 130
-    except BrokenPipeError:  # the reader of our output left, as `| head` does; keep Python from complaining about it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # keep Python from complaining about it once more
+        if error.errno == errno.ENOSPC:  # else the reader left, as `| head` does
+            say(f"peergrad: the output can't be written ({error.strerror})")
+            code = 1
     sys.exit(code)
 
 
@@ -101,6 +107,8 @@ def parsed(name: str, args: Sequence[str]) -> Callable[[], None]:
         except SystemExit as left:
             if not left.code:  # help was asked for
                 raise
+        except (AssertionError, ValueError, LookupError, TypeError) as error:  # the parser does not expect everything
+            raise UserError(f"arguments: can't be read ({error})") from error
     # A box with a title, its paragraphs divided by rules.
     paragraphs = re.split("─{9,}", re.sub("[│╭╮╰╯]", " ", complaint.getvalue()).partition("\n")[2])
     raise UserError(". ".join(" ".join(paragraph.split()) for paragraph in paragraphs if paragraph.strip()))

@@ -182,11 +182,9 @@ def compare(
     if json:
         print(json_module.dumps(comparison))
         return
-    from rich.console import Console
+    from peergrad.terminal.tables import Output, print_comparison
 
-    from peergrad.terminal.tables import print_comparison
-
-    print_comparison(Console(highlight=False, markup=False), (str(first), str(second)), comparison)
+    print_comparison(Output(), (str(first), str(second)), comparison)
 
 
 def report(run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")], /) -> None:

@@ -19,6 +19,7 @@ from peergrad.runs.plan import Plan, plan_run
 from peergrad.runs.training import train_run
 from peergrad.settings import changed, to_toml
 from peergrad.terminal.progress import RunView, before_and_after, too_many_lost
+from peergrad.terminal.tables import Output
 from peergrad.web.report import write_report
 
 base_settings = train_settings
@@ -49,7 +50,7 @@ def command(
 
 def train(config: TrainConfig) -> None:
     """Train, showing the progress; then print what changed and what can be done next."""
-    console, run = Console(highlight=False), Run(config.keep.folder)
+    console, run = Output(), Run(config.keep.folder)
     with RunView(console, config.learn.steps) as view:
         if not run.exists:
             view.say("a new run; `peergrad check` with the same settings says on a sample whether it can work")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -58,6 +60,22 @@ _SHARES |= {f"judge/{name}": f"{title}: the judge" for name, title in _SHARES.it
 _ORDER = ("direct/correct", "direct/", "alone/", "debate/vote_after", "debate/", "role-averaged/", "head-to-head/v")
 
 
+class Output(Console):
+    """A console that prints text as it is. A reader that leaves, as ``| head`` does, ends no work: all is on disk."""
+
+    def __init__(self, *, stderr: bool = False, **more: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, stderr=stderr, **more)
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        nobody_reads()
+
+
+def nobody_reads() -> None:
+    """Print to nowhere from now on, so that nothing complains of a stream that is gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, left: int = 1, gap: int = 2) -> Table:
     """A table of text, safe to print: columns aligned left, so many, then columns of numbers."""
     table = Table(box=None, padding=(0, gap, 0, 0), header_style="dim")
@@ -77,7 +95,7 @@ def print_line(console: Console, text: str, style: str = "") -> None:
 def result_text(result: Mapping[str, Any], width: int = 118) -> str:
     """The result of an evaluation as plain text, which is saved beside it."""
     file = io.StringIO()
-    print_result(Console(file=file, width=width, highlight=False, color_system=None, legacy_windows=False), result)
+    print_result(Output(file=file, width=width, color_system=None, legacy_windows=False), result)
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
@@ -162,7 +180,7 @@ def print_comparison(console: Console, names: tuple[str, str], comparison: Mappi
 
 def print_rescored(result: Rescored) -> None:
     """The comparison of rewards, and what it says about which reward to train with."""
-    console = Console(highlight=False, markup=False)
+    console = Output()
     late = f"; {result.timed_out} answers could not be graded in time and are left out" if result.timed_out else ""
     known = f"debates {result.debates}, of them with known answers {result.with_truth}"
     console.print(f"{known}, with right and wrong agents {result.mixed}{late}\n")
@@ -195,7 +213,7 @@ def print_rescored(result: Rescored) -> None:
 
 def print_scores(batch: Sequence[Scored], advantages: Sequence[Sequence[Values]]) -> None:
     """Print the debates as tables, the first twenty in full, and a line for all."""
-    console = Console(highlight=False, markup=False)
+    console = Output()
     for scored, centred in list(zip(batch, advantages, strict=True))[:_MOST_DEBATES]:
         debate = scored.debate
         by_turn = scored.streams[0].unit == "turn"
