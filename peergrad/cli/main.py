@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import tyro
 
 import peergrad
+from peergrad.cli.help import short_help
 from peergrad.config import PRESETS, TrainConfig, from_folder, preset, with_protocol
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import nearest
@@ -102,7 +103,17 @@ def parsed(name: str, args: Sequence[str]) -> Callable[[], None]:
     with contextlib.redirect_stderr(io.StringIO()) as complaint:
         try:
             later = functools.wraps(command)(lambda *given, **named: partial(command, *given, **named))
-            later = partial(later, settings=base_settings(args)) if base_settings else later
+            if base_settings:
+                settings = base_settings(args)
+                if {"-h", "--help"} & set(args):
+                    flags = FirstFlags.of(args)
+                    begins_with = flags.preset or (
+                        "demo" if isinstance(settings, TrainConfig) and not flags.config else None
+                    )
+                    print(short_help(name, inspect.getdoc(command) or "", settings, begins_with))
+                    sys.exit(0)
+                later = partial(later, settings=settings)
+            args = ["--help" if one == "--help-all" else one for one in args]
             return tyro.cli(later, args=args, prog=f"peergrad {name}", config=config)
         except SystemExit as left:
             if not left.code:  # help was asked for
