@@ -107,10 +107,8 @@ def parsed(name: str, args: Sequence[str]) -> Callable[[], None]:
                 settings = base_settings(args)
                 if {"-h", "--help"} & set(args):
                     flags = FirstFlags.of(args)
-                    begins_with = flags.preset or (
-                        "demo" if isinstance(settings, TrainConfig) and not flags.config else None
-                    )
-                    print(short_help(name, inspect.getdoc(command) or "", settings, begins_with))
+                    usual = "demo" if isinstance(settings, TrainConfig) and not flags.config else None
+                    print(short_help(name, inspect.getdoc(command) or "", settings, flags.preset or usual))
                     sys.exit(0)
                 later = partial(later, settings=settings)
             args = ["--help" if one == "--help-all" else one for one in args]

@@ -123,3 +123,24 @@ def test_a_training_outlives_its_reader(tmp_path):
     assert process.stderr.read() == ""
     assert process.wait(60) == 0
     assert (out / "report.html").exists()
+
+
+@pytest.mark.parametrize("name", ["train", "check", "eval", "debate"])
+def test_help_is_examples_and_a_dozen_options_and_all_are_one_word_away(name, monkeypatch, capsys):
+    code, short, _ = run([name, "--help"], monkeypatch, capsys)
+    assert code == 0
+    assert f"  peergrad {name}" in short
+    assert 10 <= len(re.findall(r"^  --[a-z]", short, re.MULTILINE)) <= 14
+    code, every, _ = run([name, "--help-all"], monkeypatch, capsys)
+    assert code == 0
+    assert f"peergrad {name} --help-all" in short
+    assert every.count("--") > 3 * short.count("--")
+
+
+def test_help_says_where_values_come_from(monkeypatch, capsys):
+    _, demo, _ = run(["train", "--help"], monkeypatch, capsys)
+    _, math, _ = run(["train", "--preset", "math", "-h"], monkeypatch, capsys)
+    assert "as the preset demo has it" in demo
+    assert "--max-tokens 64 " in demo
+    assert "as the preset math has it" in math
+    assert "--max-tokens 8196 " in math
