@@ -10,7 +10,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, Literal, TypeVar
 
 from peergrad.debate.bounds import Above, Range
@@ -93,8 +93,10 @@ def read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-def to_toml(config: Any) -> str:
-    """All settings as a TOML file that ``from_file`` reads back to the same; unset ones are commented out."""
+def to_toml(config: Any, notes: Mapping[str, str] = MappingProxyType({})) -> str:
+    """All settings as a TOML file that ``from_file`` reads back to the same; unset ones are commented out. Settings may
+    have notes.
+    """
     lines: list[str] = []
     for section in fields(config):
         lines.append(f"[{section.name}]")
@@ -102,7 +104,8 @@ def to_toml(config: Any) -> str:
             # JSON is TOML as far as settings go, but for its escapes of what can't be seen.
             text = json.dumps(value, ensure_ascii=False, default=str)
             written = "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in text)
-            lines.append(f"# {name} is not set" if value is None else f"{name} = {written}")
+            line = f"# {name} is not set" if value is None else f"{name} = {written}"
+            lines.append(f"{line}  # {notes[name]}" if name in notes else line)
         lines.append("")
     return "\n".join(lines)
 

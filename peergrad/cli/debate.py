@@ -15,7 +15,7 @@ from rich.console import Console
 
 from peergrad.cli.main import FirstFlags, Flag, Inline, model_settings, run_until_done
 from peergrad.debate.errors import UserError
-from peergrad.debate.protocol import BaseProtocol, call_protocol
+from peergrad.debate.protocol import can_vote
 from peergrad.debate.style import STYLES
 from peergrad.debate.types import Debate, Question
 from peergrad.engines.shared.meter import Spent
@@ -113,19 +113,9 @@ def _advise(plan: DebatesPlan, view: DebateView | ProgressView) -> None:
     """Warn of what will disappoint."""
     if not plan.config.engine.model and len(plan.config.seats.seat) < plan.protocol.agents:
         view.warn(_WEAK)
-    if plan.config.seats.judge is None and not _can_vote(plan.protocol):
+    if plan.config.seats.judge is None and not can_vote(plan.protocol):
         more = "agents 3" if plan.protocol.agents < 3 else "max_rounds 2"
         view.warn(f"nobody can vote: a vote compares two others, and nobody is shown two; give {more} or more, or a judge")
-
-
-def _can_vote(protocol: BaseProtocol) -> bool:
-    """Whether any turn is shown words of two others. Protocols without a number of rounds have a second one."""
-    agents = protocol.agents
-    for turn in range(agents * (protocol.rounds or 2)):
-        first, last = call_protocol(protocol, protocol.window, turn)
-        if len({other % agents for other in range(first, last)} - {turn % agents}) >= 2:
-            return True
-    return False
 
 
 def _one(plan: DebatesPlan) -> None:

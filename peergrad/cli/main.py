@@ -144,6 +144,31 @@ class PresetFlags:
     config: Path | None = None
     """A TOML file with settings, which go before the preset's; what is given here goes before both."""
 
+    def train_settings(self, protocol: str | None = None) -> TrainConfig:
+        """The settings that these flags begin with: a preset's, then those of a file."""
+        config = preset(self.preset or "demo") if self.preset or not self.config else TrainConfig()
+        config = with_protocol(config, protocol) if protocol else config
+        return changed(config, self.file, str(self.config))
+
+    @cached_property
+    def file(self) -> dict[str, Any]:
+        """The settings of the file, if there is one."""
+        return read_settings(self.config) if self.config else {}
+
+    @property
+    def from_where(self) -> str:
+        """What the settings begin with, in words."""
+        if self.config and not self.preset:
+            return f"{self.config}, without a preset: what it does not name has the usual value, not the demo's"
+        return f"preset {self.preset or 'demo'}" + (f", then {self.config}" if self.config else "")
+
+    def origins(self, config: TrainConfig) -> dict[str, str]:
+        """Where each setting is from, if not from the usual values."""
+        begun, usual, given = flat(self.train_settings(config.debate.protocol)), flat(TrainConfig()), flat(config)
+        origins = {name: f"preset {self.preset or 'demo'}" for name, value in begun.items() if value != usual.get(name)}
+        origins |= dict.fromkeys(self.file, str(self.config))
+        return origins | {name: "given" for name, value in given.items() if value != begun.get(name)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class FirstFlags(PresetFlags):
@@ -160,11 +185,6 @@ class FirstFlags(PresetFlags):
         config: Any = (tyro.conf.UseAppendAction,)
         return tyro.cli(FirstFlags, args=args, prog="peergrad", add_help=False, return_unknown_args=True, config=config)[0]
 
-    @cached_property
-    def file(self) -> dict[str, Any]:
-        """The settings of the file, if there is one."""
-        return read_settings(self.config) if self.config else {}
-
     @property
     def named_protocol(self) -> str | None:
         """The protocol that the flags name, or the file."""
@@ -175,9 +195,7 @@ class FirstFlags(PresetFlags):
 def train_settings(args: Sequence[str]) -> TrainConfig:
     """The settings that the flags of ``train`` and ``check`` begin with: a preset's, then those of a file."""
     flags = FirstFlags.of(args)
-    config = preset(flags.preset or "demo") if flags.preset or not flags.config else TrainConfig()
-    config = with_protocol(config, flags.named_protocol) if flags.named_protocol else config
-    return changed(config, flags.file, str(flags.config))
+    return flags.train_settings(flags.named_protocol)
 
 
 def model_settings(config: T, args: Sequence[str], sections: Sequence[str]) -> T:

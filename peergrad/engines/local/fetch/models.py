@@ -92,6 +92,28 @@ def resolve(name: str, *, say: Say = lambda _: None) -> Path:
     raise UserError(f"model: {name!r} {_suggestion(name, path)}")
 
 
+def local_folder(name: str) -> Path | None:
+    """The folder of a model if it is on this machine, nothing fetched or converted; None if it must be. What can be no
+    model is refused.
+    """
+    if model := MODELS.get(name):
+        folders = [held.path for held in cached() if held.name == model.alias and held.problem is None]
+        return folders[0] if folders else None
+    path = Path(name)
+    if name and path.is_dir():
+        return _check_folder(path.absolute(), name)
+    if path.is_file():
+        return None
+    if not _HUB_ID.fullmatch(name) or path.suffix == ".gguf":
+        raise UserError(f"model: {name!r} {_suggestion(name, path)}")
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError:
+        return None
+    found = try_to_load_from_cache(name, "config.json")
+    return Path(found).parent if isinstance(found, str) else None
+
+
 def must_be_fetched(name: str) -> bool:
     """Whether a name means a model on the hub of which nothing is on this machine yet."""
     if name in MODELS or not _HUB_ID.fullmatch(name) or Path(name).exists():
