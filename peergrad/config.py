@@ -277,4 +277,4 @@ def preset(name: str) -> TrainConfig:
         raise UserError(f"preset: {name!r} is not known; {nearest(name, tuple(PRESETS))}")
     settings = PRESETS[name][1]
     config = with_protocol(TrainConfig(), protocol) if (protocol := settings.get("protocol")) else TrainConfig()
-    return changed(config, settings, "preset")
+    return changed(config, {"out": f"runs/{name}"} | settings, "preset")

@@ -14,6 +14,8 @@ import inspect
 import io
 import os
 import re
+import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -93,7 +95,8 @@ def _overview() -> str:
 def _command(name: str) -> tuple[Callable[..., None], Callable[[Sequence[str]], Any] | None]:
     """The function of a command, and what gives the settings that its flags begin with."""
     module = import_module(f"peergrad.cli.{'saved' if name in _SAVED else name}")
-    return getattr(module, name if name in _SAVED else "command"), getattr(module, "base_settings", None)
+    function, settings = (name, f"{name}_settings") if name in _SAVED else ("command", "base_settings")
+    return getattr(module, function), getattr(module, settings, None)
 
 
 def parsed(name: str, args: Sequence[str]) -> Callable[[], None]:
@@ -105,7 +108,7 @@ def parsed(name: str, args: Sequence[str]) -> Callable[[], None]:
             later = functools.wraps(command)(lambda *given, **named: partial(command, *given, **named))
             if base_settings:
                 settings = base_settings(args)
-                if {"-h", "--help"} & set(args):
+                if {"-h", "--help"} & set(args) and name not in _SAVED:
                     flags = FirstFlags.of(args)
                     usual = "demo" if isinstance(settings, TrainConfig) and not flags.config else None
                     print(short_help(name, inspect.getdoc(command) or "", settings, flags.preset or usual))
@@ -148,7 +151,7 @@ class PresetFlags:
         """The settings that these flags begin with: a preset's, then those of a file."""
         config = preset(self.preset or "demo") if self.preset or not self.config else TrainConfig()
         config = with_protocol(config, protocol) if protocol else config
-        return changed(config, self.file, str(self.config))
+        return changed(config, {"out": f"runs/{self.config.stem}"} | self.file if self.config else {}, str(self.config))
 
     @cached_property
     def file(self) -> dict[str, Any]:
@@ -223,6 +226,17 @@ def model_settings(config: T, args: Sequence[str], sections: Sequence[str]) -> T
 def eval_task(trained: TrainConfig) -> str:
     """The task that a run is evaluated on."""
     return trained.held_out.eval_task or trained.task.task
+
+
+def program() -> str:
+    """What to type for this very command: a path where the shell would not find it by its name."""
+    started = Path(sys.argv[0])
+    if started.name == "__main__.py":
+        return f"{shlex.quote(sys.executable)} -m peergrad"
+    found = shutil.which("peergrad")
+    if found and Path(found).resolve() == started.resolve():
+        return "peergrad"
+    return shlex.quote(os.path.join(os.curdir, os.path.relpath(started)))
 
 
 def say(sentence: str) -> None:

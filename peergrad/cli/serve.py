@@ -14,6 +14,7 @@ import tyro
 from peergrad.cli.main import Inline, say
 from peergrad.debate.bounds import Range
 from peergrad.debate.errors import UserError
+from peergrad.debate.imports import install_hint
 from peergrad.engines.base import EngineConfig
 from peergrad.engines.shared.servers import is_loopback
 from peergrad.settings import check_settings
@@ -66,7 +67,7 @@ def command(settings: Annotated[ServeConfig, Inline] = ServeConfig()) -> None:  
         from peergrad.engines.local.engine import Local
         from peergrad.serve.app import Service, application
     except ImportError as error:
-        raise UserError(f"serve: needs {error.name}; pip install 'peergrad[local,tinker,web]'") from None
+        raise UserError(f"serve: needs {error.name}; {install_hint('local', 'tinker', 'web')}") from None
 
     say(f"loading {settings.model}")
     names = ("device", "dtype", "threads", "kv_gb", "max_rows", "train_tokens")

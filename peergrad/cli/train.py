@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated
 
 from rich.console import Console
-from rich.text import Text
 
-from peergrad.cli.main import Flag, Inline, PresetFlags, run_until_done, train_settings
+from peergrad.cli.main import Flag, Inline, PresetFlags, program, run_until_done, train_settings
 from peergrad.config import TrainConfig
 from peergrad.debate.quote import visible
 from peergrad.learn.train import Stopped
 from peergrad.runs.estimate import estimate
 from peergrad.runs.folder import Run
 from peergrad.runs.training import train_run
-from peergrad.settings import changed, to_toml
+from peergrad.settings import to_toml
 from peergrad.terminal.progress import RunView, before_and_after, too_many_lost
-from peergrad.terminal.tables import Output
+from peergrad.terminal.tables import Output, print_line
 from peergrad.web.report import write_report
 
 base_settings = train_settings
@@ -37,13 +35,9 @@ def command(
         flags: What the settings begin with; they are in ``settings`` already.
         dry_run: Check all settings, print them and what a step costs, and load nothing.
     """
-    origins = flags.origins(settings)
-    if settings.keep.out is None:
-        name = flags.config.stem if flags.config else flags.preset or "demo"
-        settings = changed(settings, {"out": Path("runs") / name}, "out")
     if dry_run:
         sentences = estimate(settings)
-        print(to_toml(settings, origins))
+        print(to_toml(settings, flags.origins(settings)))
         print("\n".join(f"# {visible(sentence)}" for sentence in (f"Settings: {flags.from_where}.", *sentences)))
     else:
         train(settings, f"settings: {flags.from_where}")
@@ -72,11 +66,10 @@ def _conclude(console: Console, run: Run) -> None:
     before_and_after(console, metrics)
     too_many_lost(console, run)
     page, path, newest = write_report(run), shlex.quote(visible(str(run.path))), run.newest()
-    last = max((line["step"] for line in metrics), default=0)
-    console.print(f"\nreport: {visible(str(page))}\nnext:", markup=False)
+    print_line(console, f"report: {page}")
+    print_line(console, "next:")
     # The weights of a service stay there.
     here = newest is not None and (newest[1] / "adapter_model.safetensors").exists()
-    use = f"peergrad export {path} --to adapter" if here else f"peergrad eval --model {path}"
-    score = f"peergrad score {path}/debates/step_{last:06}.jsonl" if last else f"peergrad eval --model {path}"
-    for line in (score, use, "peergrad train --preset math --task QUESTIONS.jsonl --dry-run"):
-        console.print(Text(f"  {line}"), soft_wrap=True)
+    use = f"export {path} --to {path}-adapter" if here else f"eval --model {path}"
+    for line in (f"score {path}", use, f'debate "What is 17 + 25?" --model {path}'):
+        print_line(console, f"  {program()} {line}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import nearest
-from peergrad.debate.imports import imported, is_import_path, where_it_failed
+from peergrad.debate.imports import imported, install_hint, is_import_path, where_it_failed
 from peergrad.debate.types import Tokens
 from peergrad.engines.base import Engine, EngineConfig, Model, Setup, StepStats, Trainer, UpdateConfig, first_line
 from peergrad.engines.shared.servers import check_tinker, tinker_address
@@ -69,7 +69,7 @@ def _needs(what: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise UserError(f"{what} needs {error.name}; pip install 'peergrad[{extra}]'") from None
+        raise UserError(f"{what} needs {error.name}; {install_hint(extra)}") from None
 
 
 def _check_local(config: EngineConfig, _: UpdateConfig) -> None:

@@ -36,7 +36,7 @@ from peergrad.runs.models import ModelPool, ModelRef, base_of, check_base, polic
 from peergrad.runs.opponents import Opponents, plan_opponents
 from peergrad.runs.plan import Plan, plan_run
 from peergrad.runs.skipped import save_skipped
-from peergrad.runs.watch import Watcher
+from peergrad.runs.watch import Printing, Watcher
 from peergrad.settings import changed, flat
 
 
@@ -98,11 +98,12 @@ async def train_run(
 ) -> Run:
     """Train as the settings say, in their folder; a run that was interrupted is resumed.
 
-    ``stop`` is asked after every checkpoint; if it says so, ``Stopped`` is raised there.
+    ``watch`` is told how it goes; unset, lines on stderr say so (``Watcher()`` is silent). ``stop`` is asked after every
+    checkpoint; if it says so, ``Stopped`` is raised there.
 
     Example: ``asyncio.run(train_run(preset("demo")))``
     """
-    watch = watch or Watcher()
+    watch = watch or Printing(config.learn.steps)
     plan = plan_run(config, watch.warn)
     for note in plan.notes:
         watch.warn(note)

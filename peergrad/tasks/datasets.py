@@ -11,6 +11,7 @@ from typing import Any
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import Field, nearest
+from peergrad.debate.imports import install_hint
 from peergrad.debate.style import BOXED, OPEN, Style, last_boxed
 from peergrad.debate.types import only_text
 
@@ -127,7 +128,7 @@ def hub_rows(dataset: Dataset, split: str) -> Iterator[Row]:
     try:
         library: Any = importlib.import_module("datasets")
     except ImportError:
-        how = f"pip install 'peergrad[datasets]', or give its file: {dataset.name}:PATH"
+        how = f"{install_hint('datasets')}, or give its file: {dataset.name}:PATH"
         raise UserError(f"task: to get {dataset.name} from the hub needs the library datasets; {how}") from None
     try:
         library.disable_progress_bars()

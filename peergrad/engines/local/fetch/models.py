@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.imports import install_hint
 from peergrad.engines.base import first_line
 from peergrad.engines.local.fetch.gguf import CONVERTER, convert
 
@@ -190,7 +191,7 @@ def _hub(name: str, say: Say) -> Path:
         from huggingface_hub.constants import HF_HUB_OFFLINE
         from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
     except ImportError:
-        raise UserError(f"model: {name!r} needs the local engine; pip install 'peergrad[local]'") from None
+        raise UserError(f"model: {name!r} needs the local engine; {install_hint('local')}") from None
     say(f"Looking for {name} on the hub, and downloading what is not here yet.")
     try:
         folder = snapshot_download(name, allow_patterns=list(_HUB_FILES), ignore_patterns=list(_HUB_NOT))
@@ -252,7 +253,7 @@ def _converted(sha256: str, name: str, source: Callable[[Path], Path], say: Say)
         return folder
     if missing := [module for module in ("torch", "gguf", "transformers") if find_spec(module) is None]:
         raise UserError(
-            f"model: {name} must be converted once, which needs {', '.join(missing)} (pip install 'peergrad[local]'); "
+            f"model: {name} must be converted once, which needs {', '.join(missing)} ({install_hint('local')}); "
             "of a hub id or a folder a service's client reads the tokenizer alone"
         )
     with _writing(cache()), _lock(folder.name, say):
