@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from peergrad.config import changed, preset
+from peergrad.config import preset
 from peergrad.debate.personas import Persona
 from peergrad.debate.play import Played, play
 from peergrad.debate.protocols import Parallel, Sequential
@@ -18,6 +18,7 @@ from peergrad.measure.history import BINS
 from peergrad.measure.metrics import DebateBatch, measure
 from peergrad.reward.rewards import score
 from peergrad.runs.folder import Progress, Run
+from peergrad.settings import changed
 from peergrad.tasks.arithmetic import arithmetic, teacher
 from peergrad.web.report import report, write_report
 from tests.helpers import full, short
