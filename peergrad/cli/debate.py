@@ -18,9 +18,9 @@ from peergrad.cli.main import FirstFlags, Flag, Inline, model_settings, run_unti
 from peergrad.config import changed
 from peergrad.debate.errors import UserError
 from peergrad.debate.protocol import BaseProtocol, call_protocol
-from peergrad.debate.style import STYLES
-from peergrad.debate.types import Debate, Question
-from peergrad.engines.shared.meter import Spent
+from peergrad.debate.question import STYLES, Question
+from peergrad.debate.types import Debate
+from peergrad.engines.base import Spent
 from peergrad.measure.ending import as_object, ending, used
 from peergrad.runs import debating
 from peergrad.runs.debating import WEAK, DebatesConfig, DebatesPlan, debate_all

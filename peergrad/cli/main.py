@@ -32,7 +32,7 @@ from peergrad.config import (
     with_protocol,
 )
 from peergrad.debate.errors import EngineError, UserError
-from peergrad.debate.protocols import BUILT_IN
+from peergrad.debate.protocols import PROTOCOLS
 from peergrad.debate.quote import visible
 from peergrad.learn.train import Stopped
 from peergrad.runs.models import run_of, settings_of_run
@@ -163,7 +163,7 @@ def model_settings(config: T, args: Sequence[str], sections: Sequence[str]) -> T
     if run := run_of(flags.model) if flags.model else None:
         trained = from_folder(TrainConfig(), run.path)
         theirs = trained.debate.protocol
-        if not named and theirs in BUILT_IN:  # nothing is imported because a folder names it
+        if not named and theirs in PROTOCOLS:  # nothing is imported because a folder names it
             config = with_protocol(config, theirs)
         values = settings_of_run(trained, sections, flags.base_url, flags.engine)
         if named and named != theirs:  # which has its own number of agents

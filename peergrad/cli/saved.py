@@ -13,9 +13,9 @@ import tyro
 
 from peergrad.cli.main import Flag, Inline, say, warn
 from peergrad.debate.errors import UserError
+from peergrad.debate.question import Question
 from peergrad.debate.quote import visible
-from peergrad.debate.types import Question
-from peergrad.learn.advantages import Center, Values, advantages
+from peergrad.learn.data import Center, Values, advantages
 from peergrad.reward import rewards
 from peergrad.reward.controls import Votes
 from peergrad.reward.rewards import RewardRules, Scored
@@ -57,7 +57,7 @@ def score(
     """
     if not files:
         raise UserError("FILE: is missing; give at least one transcript file")
-    from peergrad.measure.counts import truth_of
+    from peergrad.tasks.base import truth_of
 
     truth = truth_of(regrade, gradable)
     batch = [rewards.score(debate, rules, truth(debate)) for path in files for debate in Run.transcript(path)]

@@ -13,8 +13,8 @@ import tyro
 
 from peergrad.cli.main import Inline, say
 from peergrad.config import check
-from peergrad.debate.bounds import Range
 from peergrad.debate.errors import UserError
+from peergrad.debate.settings import Range
 from peergrad.engines.base import EngineConfig
 from peergrad.engines.shared.servers import is_loopback
 

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from peergrad.debate.bounds import RESUMABLE, Above, Range
 from peergrad.debate.errors import UserError
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocol import BaseProtocol
+from peergrad.debate.question import Question
 from peergrad.debate.sampler import Batcher, Sampler
-from peergrad.debate.types import Debate, Question
-from peergrad.learn.advantages import Center, Values, has_signal
-from peergrad.learn.data import Batch, Datum, training_data
+from peergrad.debate.settings import RESUMABLE, Above, Range
+from peergrad.debate.types import Debate
+from peergrad.learn.data import Batch, Center, Datum, Values, has_signal, training_data
 from peergrad.learn.kl import penalised, token_scores, update_distance
 from peergrad.learn.losses import LossName
 from peergrad.learn.trainer import StepStats, Trainer, joined, parts
-from peergrad.reward.rewards import RewardRules, Scored, Truth, nobody_knows
-from peergrad.reward.schedule import Schedule
+from peergrad.reward.rewards import RewardRules, Schedule, Scored, Truth, nobody_knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +215,21 @@ def went_too_far(rules: LearnRules, metrics: Mapping[str, Any]) -> bool:
     measured = metrics["optim/kl_update"], metrics.get("optim/ratio_update")
     bounds = rules.lr_max_kl, rules.lr_max_ratio
     return not all(isinstance(x, int | float) and x <= most for x, most in zip(measured, bounds, strict=True))
+
+
+def epoch_order(task: Sequence[str], seed: int, epoch: int) -> list[str]:
+    """The questions of a task, by their ids, in an order of the epoch's own."""
+    order = list(task)
+    random.Random(f"{seed} {epoch}").shuffle(order)
+    return order
+
+
+def next_in_epoch(task: Sequence[str], count: int, seed: int, step: int) -> list[str]:
+    """Every question at most once an epoch, each epoch in an order of its own; what is no whole batch is left out of it."""
+    if count > len(task):
+        raise UserError(f"batch: {count} is more than the {len(task)} questions there are; give at most that")
+    epoch, place = divmod(step, len(task) // count)
+    return epoch_order(task, seed, epoch)[place * count : (place + 1) * count]
 
 
 def due(step: int, every: int) -> bool:

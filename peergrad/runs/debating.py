@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from peergrad.config import ApiConfig, DebateConfig, EngineConfig, TaskConfig, check, flat
-from peergrad.debate.bounds import RESUMABLE, Range
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import read_json
-from peergrad.debate.imports import is_import_path
 from peergrad.debate.personas import personas_toml
 from peergrad.debate.play import play_all
 from peergrad.debate.protocol import BaseProtocol, playable
+from peergrad.debate.question import Question
 from peergrad.debate.sampler import Answer, Sampler, all_of, answered
+from peergrad.debate.settings import RESUMABLE, Range, is_import_path
 from peergrad.debate.transcript import dump
-from peergrad.debate.types import Ask, Debate, Question, Reply, Tokens, Usage
+from peergrad.debate.types import Ask, Debate, Reply, Tokens, Usage
+from peergrad.engines.base import Spent
 from peergrad.engines.registry import LOCAL, engine_of
-from peergrad.engines.shared.meter import Spent
 from peergrad.runs import files
 from peergrad.runs.models import ModelPool, ModelRef, keys_of, model_ref, models_by_seat, policy_of
 from peergrad.runs.watch import Watcher

@@ -20,11 +20,12 @@ from peergrad.debate.head_to_head import HeadToHead
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocol import BaseProtocol, playable
 from peergrad.debate.protocols import Direct
+from peergrad.debate.question import Question
 from peergrad.debate.sampler import Sampler, Seats, all_of
 from peergrad.debate.transcript import dump
-from peergrad.debate.types import Debate, Question
+from peergrad.debate.types import Debate
+from peergrad.engines.base import Meter, Spent
 from peergrad.engines.registry import engine_of
-from peergrad.engines.shared.meter import Meter, Spent
 from peergrad.measure.outcome import (
     Outcome,
     cost,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from peergrad.config import TrainConfig, flat, from_folder
 from peergrad.debate.errors import UserError
-from peergrad.reward.rewards import BUILT_IN
+from peergrad.reward.rewards import REWARDS
 from peergrad.runs import files
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.models import base_of
@@ -58,7 +58,7 @@ def _how(config: TrainConfig) -> dict[str, str]:
         *([f"a control in place of votes ({rules.votes})"] if rules.votes != "peer" else []),
     ]
     reward = "the votes were the only reward" if not others else f"the reward had {' and '.join(others)} in it"
-    said = f", and {reward}" if rules.reward in BUILT_IN and (debated or others) else ""
+    said = f", and {reward}" if rules.reward in REWARDS and (debated or others) else ""
     warm = "; before that it learned from solutions or other replies (a warm start)" if config.warm.wanted else ""
     how = "by self-play debate" if debated else "by reinforcement learning"
     return {"how": how, "what": f": {_DEBATE if debated else _ALONE}{said}{warm}"}

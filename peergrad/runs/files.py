@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from peergrad.config import changed, flat, from_folder, markers, to_toml
-from peergrad.debate.bounds import Resumable
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import read_json
 from peergrad.debate.personas import personas_toml
+from peergrad.debate.settings import Resumable
 from peergrad.debate.transcript import load
 from peergrad.debate.types import Debate
 

@@ -10,12 +10,13 @@ from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Batcher, Sampler, Seats
 from peergrad.engines.registry import engine_of
 from peergrad.learn.train import due
-from peergrad.measure.counts import truth_of, turn_grades
+from peergrad.measure.counts import turn_grades
 from peergrad.measure.metrics import DebateBatch, Metrics, answer_metrics, measure
 from peergrad.measure.outcome import result, seat_outcome
 from peergrad.reward.rewards import score
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.plan import Plan
+from peergrad.tasks.base import truth_of
 
 
 def evaluation_due(plan: Plan, run: Run, at: Progress) -> bool:

@@ -16,7 +16,8 @@ from peergrad.config import TrainConfig
 from peergrad.debate.errors import UserError
 from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.protocols import Direct
-from peergrad.debate.types import Debate, Parsed, Question, Turn
+from peergrad.debate.question import Question
+from peergrad.debate.types import Debate, Parsed, Turn
 from peergrad.engines.registry import engine_of
 from peergrad.learn.train import Stopped, self_play
 from peergrad.learn.trainer import RETRIED, joined
@@ -26,7 +27,7 @@ from peergrad.measure.ending import ending
 from peergrad.runs.files import Warn
 from peergrad.runs.folder import Progress, Run
 from peergrad.tasks.arithmetic import teacher
-from peergrad.tasks.base import BUILT_IN, Grade, Grader, Task
+from peergrad.tasks.base import TASKS, Grade, Grader, Task
 from peergrad.tasks.datasets import solved
 from peergrad.tasks.files import is_kind_of_file, questions_of, rows, stem
 from peergrad.tasks.open import gradable, regrade
@@ -47,7 +48,7 @@ def lessons_given(config: TrainConfig, task: Task, protocol: BaseProtocol, warn:
         raise UserError("warm_from: how long to learn from it is not said; give warm_epochs or warm_steps")
     if warm.warm_from == OWN:
         return []
-    if warm.warm_from is None and (sums := [question for question in questions if question.dataset in BUILT_IN]):
+    if warm.warm_from is None and (sums := [question for question in questions if question.dataset in TASKS]):
         say = teacher(config.keep.seed)
         return [Lesson(Debate(f"lesson/{q.id}", q, protocol), protocol=protocol, teacher=say) for q in sums]
     if warm.warm_from is None:

@@ -13,15 +13,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from peergrad.config import ApiConfig, EngineConfig, TrainConfig, flat, from_folder, markers
-from peergrad.debate.bounds import Resumable
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import read_json
-from peergrad.debate.imports import is_import_path
 from peergrad.debate.quote import visible
 from peergrad.debate.sampler import Batcher, Sampler
-from peergrad.engines.base import Engine, Model, OnText, Setup
+from peergrad.debate.settings import Resumable, is_import_path
+from peergrad.engines.base import Engine, Meter, Model, OnText, Setup
 from peergrad.engines.registry import API, ENGINES, builtin_engine, engine_of, open_engine
-from peergrad.engines.shared.meter import Meter
 from peergrad.engines.shared.servers import check_address, host, is_loopback
 from peergrad.learn.trainer import Trainer
 from peergrad.runs.folder import Progress, Run

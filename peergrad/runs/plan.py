@@ -15,13 +15,15 @@ from typing import Any
 
 from peergrad.config import TrainConfig
 from peergrad.debate.errors import UserError
-from peergrad.debate.imports import is_import_path
 from peergrad.debate.prompts import TEXTS
 from peergrad.debate.protocol import BaseProtocol, call_protocol, own_protocol
 from peergrad.debate.protocols import Parallel
-from peergrad.debate.types import Ask, Debate, Question
+from peergrad.debate.question import Question
+from peergrad.debate.settings import is_import_path
+from peergrad.debate.types import Ask, Debate
 from peergrad.engines.registry import engine_of, own_code
-from peergrad.learn.curriculum import History, check_curriculum, choose, first
+from peergrad.learn.curriculum import CurriculumRules, History, check_curriculum, choose, first
+from peergrad.learn.train import next_in_epoch
 from peergrad.learn.warm import Lesson
 from peergrad.runs.files import Warn
 from peergrad.runs.folder import Progress, Run
@@ -91,6 +93,8 @@ class Plan:
     def batch(self, step: int, history: History) -> list[Question]:
         """The questions of a step, by what came of earlier ones."""
         learn, seed, ids = self.config.learn, self.config.keep.seed, self._ids
+        if not self.has_curriculum:
+            return [self._by_id[id] for id in next_in_epoch(ids[0], learn.batch, seed, step)]
         picked = choose(self.config.curriculum, ids, learn.batch, seed, step, history, learn.max_staleness)
         return [self._by_id[id] for id in picked]
 
@@ -150,7 +154,10 @@ def plan_run(config: TrainConfig, warn: Warn = lambda _: None) -> Plan:
     asked, size = apart.eval_questions, config.learn.batch
     tasks, held_out = open_tasks(config.task, config.keep.seed, held_out=asked, eval_name=apart.eval_task, at_least=size)
     task, ids = joined_tasks(tasks), {task.name: [question.id for question in task.questions] for task in tasks}
-    check_curriculum(config.curriculum, ids, size)
+    if len(tasks) > 1 or config.curriculum != CurriculumRules():
+        check_curriculum(config.curriculum, ids, size)
+    else:
+        next_in_epoch(ids[task.name], size, config.keep.seed, 0)  # refuses a batch of more questions than there are
     if apart.eval_debates > asked:
         raise UserError(f"eval_debates: {apart.eval_debates} is more than eval_questions; give at most that")
     notes = [left_out(task), left_out(held_out)]

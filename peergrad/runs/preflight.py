@@ -19,12 +19,12 @@ from peergrad.engines.base import Setup
 from peergrad.engines.registry import engine_of, open_trainer
 from peergrad.learn.train import LearnRules, learning_rate
 from peergrad.learn.trainer import StepStats, Trainer, joined, parts
-from peergrad.measure.counts import truth_of
 from peergrad.measure.preflight import Gate, Sample, finite, gates
 from peergrad.reward.rewards import Truth
 from peergrad.runs.models import ModelPool, load_policy, policy_of, weights_of
 from peergrad.runs.plan import plan_run
 from peergrad.runs.watch import Watcher
+from peergrad.tasks.base import truth_of
 
 
 @dataclass(frozen=True)

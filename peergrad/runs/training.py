@@ -19,10 +19,9 @@ from peergrad.engines.registry import engine_of, open_trainer
 from peergrad.learn.curriculum import Outcomes, curriculum_metrics, stage_of
 from peergrad.learn.losses import LossName
 from peergrad.learn.train import Step, Stopped, self_play, train, went_too_far
-from peergrad.learn.trainer import StepStats, Trainer
+from peergrad.learn.trainer import StepStats, Trainer, Updates, retried
 from peergrad.measure.alarms import Alarm, alarms
-from peergrad.measure.counts import share_of, truth_of
-from peergrad.measure.history import Updates, retried
+from peergrad.measure.counts import share_of
 from peergrad.measure.metrics import DebateBatch, measure
 from peergrad.runs import held_out
 from peergrad.runs.folder import Progress, Run, metrics_line
@@ -33,6 +32,7 @@ from peergrad.runs.opponents import Opponents
 from peergrad.runs.plan import Plan, plan_run, start_of
 from peergrad.runs.skipped import save_skipped
 from peergrad.runs.watch import Watcher
+from peergrad.tasks.base import truth_of
 
 _BAD_IN_A_ROW = "optim/bad_in_a_row"
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from peergrad.debate.types import Ask, Debate, Reply
-from peergrad.engines.shared.meter import Spent
+from peergrad.engines.base import Spent
+from peergrad.learn.trainer import Updates
 from peergrad.measure.alarms import Alarm
-from peergrad.measure.history import Updates
 from peergrad.runs.folder import Progress
 
 

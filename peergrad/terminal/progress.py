@@ -14,8 +14,9 @@ from rich.text import Text
 
 from peergrad.debate.quote import visible
 from peergrad.debate.types import Debate
+from peergrad.learn.trainer import Updates, retried
 from peergrad.measure.alarms import Alarm
-from peergrad.measure.history import RunHistory, Updates, live_values, retried, rows_before_and_after
+from peergrad.measure.history import RunHistory, live_values, rows_before_and_after
 from peergrad.runs import folder
 from peergrad.runs.watch import Watcher
 
@@ -157,7 +158,7 @@ class RunView(View):
         warm, step = f"warm start {self._at.warm}/{self._warm_steps}", f"step {self._at.step}/{self._steps}"
         head = f"{step if self._at.step or not self._warm_steps else warm}  {self.phase}{debates}{self._left()}"
         table = Table(box=None, padding=(0, 2, 0, 0), show_header=True, header_style="dim")
-        for heading, _ in (values := live_values(self._line)):
+        for heading, _ in (values := live_values(self._line) if self._line else []):
             table.add_column(Text(visible(heading)))
         if values:
             table.add_row(*(value for _, value in values))

@@ -9,7 +9,7 @@ from typing import Any
 
 from peergrad.config import TrainConfig, from_folder
 from peergrad.debate.errors import UserError
-from peergrad.debate.imports import is_import_path
+from peergrad.debate.settings import is_import_path
 from peergrad.measure.history import Row, RunHistory, alarm_spans, fifths, rows_before_and_after, total
 from peergrad.runs import files
 from peergrad.runs.folder import Run

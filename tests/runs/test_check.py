@@ -15,14 +15,14 @@ from peergrad import Batcher, Parallel, Sequential
 from peergrad.config import changed, preset
 from peergrad.debate.play import play_all
 from peergrad.debate.protocols import Direct
-from peergrad.debate.types import Question
+from peergrad.debate.question import Question
 from peergrad.engines.registry import open_trainer
 from peergrad.engines.scripted import Scripted
 from peergrad.learn.train import LearnRules
 from peergrad.learn.trainer import Fault
 from peergrad.measure.preflight import Sample, gates
 from peergrad.reward.rewards import RewardRules
-from peergrad.reward.stream import Stream
+from peergrad.reward.streams import Stream
 from peergrad.runs.plan import plan_run
 from peergrad.runs.preflight import check
 from peergrad.runs.watch import Watcher

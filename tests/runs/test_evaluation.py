@@ -18,7 +18,7 @@ import pytest
 from peergrad import EngineError, UserError
 from peergrad.config import EvalConfig, changed, preset, with_protocol
 from peergrad.debate.protocols import Ballot
-from peergrad.debate.types import Question
+from peergrad.debate.question import Question
 from peergrad.engines.scripted import Scripted
 from peergrad.measure.outcome import compared
 from peergrad.runs.evaluation import EvalFolder, evaluate, plan, read_result

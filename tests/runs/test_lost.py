@@ -21,8 +21,7 @@ from peergrad.engines.base import EngineConfig, Setup, UpdateConfig
 from peergrad.engines.registry import open_trainer
 from peergrad.learn.data import Datum
 from peergrad.learn.train import Stopped
-from peergrad.learn.trainer import Fault
-from peergrad.measure.history import Updates
+from peergrad.learn.trainer import Fault, Updates
 from peergrad.runs import skipped
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.skipped import MOST_BYTES, read_skipped, save_skipped
