@@ -31,7 +31,7 @@ from peergrad.engines.tinker.connection import Connection, NotFound
 from peergrad.learn import losses
 from peergrad.learn.data import Datum
 from peergrad.learn.losses import RATIO_BOUNDS, LossName
-from peergrad.learn.trainer import NOT_FINITE, Fault, StepStats
+from peergrad.learn.trainer import NOT_FINITE, Fault, StepStats, optim_metrics
 
 CHECKPOINT = "tinker.json"  # the file in a checkpoint that says where the service keeps it
 _CONTEXT = 32768  # where neither a service nor the model says
@@ -329,4 +329,4 @@ def _stats(
     norm = norms[0] if norms else math.nan
     about = "the loss is not finite" if not math.isfinite(value) else NOT_FINITE
     faults = (Fault(f"the service skipped it: {about}", tuple(data)),) if skipped else ()
-    return StepStats(value, norm, skipped=skipped, metrics=losses.optim_metrics(new, old, mask), faults=faults)
+    return StepStats(value, norm, skipped=skipped, metrics=optim_metrics(new, old, mask), faults=faults)
