@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from peergrad.config import changed, preset
-from peergrad.runs.evaluation import read_result
+from peergrad.runs.results import read_result
 from peergrad.runs.training import train_run
 
 ROOT = Path(__file__).parent.parent.parent
