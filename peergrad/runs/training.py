@@ -36,7 +36,7 @@ from peergrad.runs.models import ModelPool, ModelRef, base_of, check_base, polic
 from peergrad.runs.opponents import Opponents, plan_opponents
 from peergrad.runs.plan import Plan, plan_run
 from peergrad.runs.skipped import save_skipped
-from peergrad.runs.watch import Printing, Watcher
+from peergrad.runs.watch import Printing, WatchedSampler, Watcher
 from peergrad.settings import changed, flat
 
 
@@ -301,7 +301,8 @@ class _Training:
                 return saved
             self.watch.begin("sampling", self.config.learn.batch, at)
             judged = self.config.learn.judged(index)
-            played = await play(index, await self.opponents.seated(index, sampler, judged=judged))
+            seated = await self.opponents.seated(index, sampler, judged=judged)
+            played = await play(index, WatchedSampler(seated, self.watch))
             self.run.save_debates(at.name, played)
             self.watch.begin("training", 0, at)
             return played
@@ -370,7 +371,8 @@ class _Training:
 
     async def _play_held_out(self, protocol: BaseProtocol, count: int, sampler: Sampler, prefix: str) -> Played:
         questions = [self.plan.held_out[index] for index in range(count)]
-        return (await play_all(protocol, questions, sampler, prefix=prefix)).usable("questions of the evaluation")
+        watched = WatchedSampler(sampler, self.watch)
+        return (await play_all(protocol, questions, watched, prefix=prefix)).usable("questions of the evaluation")
 
     async def _count_updates(self, at: Progress, stats: StepStats, loss: LossName, lr: float) -> None:
         """Count the updates of a step, which are ``joined``, report those that were lost, and save what reproduces them."""
