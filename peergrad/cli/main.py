@@ -235,7 +235,8 @@ def program() -> str:
     found = shutil.which("peergrad")
     if found and Path(found).resolve() == started.resolve():
         return "peergrad"
-    return shlex.quote(os.path.join(os.curdir, os.path.relpath(started)))
+    here = os.path.relpath(started)
+    return shlex.quote(here if os.sep in here else os.path.join(os.curdir, here))
 
 
 def say(sentence: str) -> None:
