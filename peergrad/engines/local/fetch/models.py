@@ -92,6 +92,11 @@ def resolve(name: str, *, say: Say = lambda _: None) -> Path:
     raise UserError(f"model: {name!r} {_suggestion(name, path)}")
 
 
+def tokenizer_of(name: str) -> str:
+    """The folder or hub id by which transformers finds the tokenizer of a model."""
+    return str(resolve(name)) if name in MODELS or name.endswith(".gguf") else name
+
+
 def must_be_fetched(name: str) -> bool:
     """Whether a name means a model on the hub of which nothing is on this machine yet."""
     if name in MODELS or not _HUB_ID.fullmatch(name) or Path(name).exists():
