@@ -82,6 +82,7 @@ def tally(debate: Debate, *, self_votes: SelfVotes = "drop", ballots: Ballots = 
     votes: list[Vote] = []
     missing: set[int] = set()
     unvoted: list[float] = []
+    agents = debate.agents
     selves = malformed = repeated = contradictory = unseen = 0
     for index, turn in enumerate(debate.turns):
         valid: list[Vote] = []
@@ -90,7 +91,7 @@ def tally(debate: Debate, *, self_votes: SelfVotes = "drop", ballots: Ballots = 
             if self_votes == "drop" and turn.agent in (a, b):
                 selves += 1
                 continue
-            if a == b or not (a < debate.agents and b < debate.agents):
+            if a == b or not (a < agents and b < agents):
                 malformed += 1
                 continue
             judged_a, judged_b = last_seen(debate, turn, a), last_seen(debate, turn, b)
@@ -136,7 +137,7 @@ def verdict_votes(debate: Debate) -> tuple[Vote, ...]:
     for a, verdict, b in debate.verdict.parsed.votes:
         judged_a, judged_b = ends.get(a), ends.get(b)
         if a != b and judged_a is not None and judged_b is not None:
-            valid.append(_vote(len(debate.turns), debate.agents, a, verdict, b, (judged_a, judged_b)))
+            valid.append(_vote(len(debate.turns), debate.protocol.agents, a, verdict, b, (judged_a, judged_b)))
     return tuple(_one_per_pair(valid)[0])
 
 
