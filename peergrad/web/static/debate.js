@@ -32,7 +32,6 @@
     if (!data) return html`<main><${Waiting} state=${state} what="the debate" /></main>`;
     return html`<main class="debate-page">
       <${Head} ...${{ id, part, query, data, beside }} />
-      <${Agents} data=${data} />
       <${Controls} data=${data} query=${query} />
       <${Rounds} data=${data} query=${query} />
       <${Counts} data=${data} />
@@ -47,12 +46,14 @@
     return html`<header class="head">
       <p class="facts-line"><a href=${backTo(id, part, query)}>↑ ${row.step === null || row.step === undefined ? part : `step ${row.step}`}</a>
         <span><${Name} text=${row.id} /></span><span><${Name} text=${data.protocol.name} />, ${data.protocol.size}</span>
-        <a href=${address(["source", id, "question", question.id])}>Across steps</a>
+        ${row.step !== null && row.step !== undefined && html`<a href=${address(["source", id, "question", question.id])}>Across steps</a>`}
         <span class="beside"><button disabled=${data.previous === null} onClick=${() => beside(data.previous)} aria-label="debate before">←</button>
         <button disabled=${data.next === null} onClick=${() => beside(data.next)} aria-label="next debate">→</button></span></p>
+      <div class="question-and-agents"><div>
       <h1 class="question"><${Text} text=${question.text} find=${query.find} /></h1>
       ${question.answer !== null && html`<p class="reference">Right answer <b><${Text} text=${question.answer} /></b></p>`}
       <${Outcome} data=${data} />
+      </div><${Agents} data=${data} /></div>
     </header>`;
   }
 
@@ -68,14 +69,14 @@
   function Agents({ data }) {
     const byAgent = data.streams.filter((stream) => stream.unit === "agent");
     const voted = data.ending.agents.some((one) => one.won + one.tied + one.lost > 0);
-    const right = data.row.right.at(-1) ?? [];
+    const right = ({ agent, round }) => data.turns.find((turn) => turn.agent === agent && turn.round === round)?.grade?.right ?? null;
     return html`<div class="scroll"><table class="agents numbers"><thead><tr><th scope="col">Agent</th><th scope="col" class="left">Final answer</th>
-      ${voted && html`<th scope="col">won</th><th scope="col">tied</th><th scope="col">lost</th><th scope="col">win rate</th>`}
+      ${voted && html`<th scope="col">won – tied – lost</th><th scope="col">win rate</th>`}
       ${byAgent.map((stream) => html`<th key=${stream.name} scope="col">${stream.name}</th><th scope="col">advantage</th>`)}</tr></thead>
       <tbody>${data.ending.agents.map((one) => html`<tr key=${one.agent} class=${`seat${one.agent % 6} ${one.agent === data.ending.winner ? "winner" : ""}`}>
         <th scope="row"><span class="dot"></span><${Name} text=${data.seats[one.agent]?.name ?? `Agent ${one.agent}`} />${data.seats[one.agent]?.by && html` <small>by <${Name} text=${data.seats[one.agent].by} /></small>`}</th>
-        <td class="left">${right[one.agent] !== null && right[one.agent] !== undefined && html`<${Grade} right=${right[one.agent]} words=${false} /> `}<span class="answer">${one.answer === null ? html`<span class="none">${one.round === null ? "none" : "–"}</span>` : html`<${Name} text=${one.answer} />`}</span></td>
-        ${voted && html`<td>${count(one.won)}</td><td>${count(one.tied)}</td><td>${count(one.lost)}</td><td>${percent(one.win_rate)}</td>`}
+        <td class="left">${right(one) !== null && html`<${Grade} right=${right(one)} words=${false} /> `}<span class="answer">${one.answer === null ? html`<span class="none">${one.round === null ? "none" : "–"}</span>` : html`<${Name} text=${one.answer} />`}</span></td>
+        ${voted && html`<td>${count(one.won)} – ${count(one.tied)} – ${count(one.lost)}</td><td>${percent(one.win_rate)}</td>`}
         ${byAgent.map((stream) => html`<td key=${stream.name} class="reward" data-agent-stream=${stream.name} data-value=${String(stream.values[one.agent] ?? "none")} data-advantage=${String(stream.advantages[one.agent] ?? "none")}><b class=${tone(stream.values[one.agent])}>${signed(stream.values[one.agent])}</b></td><td>${signed(stream.advantages[one.agent])}</td>`)}
       </tr>`)}</tbody></table></div>`;
   }

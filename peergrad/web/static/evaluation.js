@@ -49,9 +49,9 @@
       <h1>Question by question</h1>
       <div class="sides"><p><span class="side">A</span> <a href=${sourceAddress(a)}><${SourceName} source=${data.a} /></a> ${part("a", data.parts_a, data.part_a)}</p>
         <p><span class="side">B</span> <a href=${sourceAddress(b)}><${SourceName} source=${data.b} /></a> ${part("b", data.parts_b, data.part_b)}</p></div>
-      <${Summary} rows=${data.summary} />
       <p>${many(data.counts.shared, "question")} in both: <b>${count(data.counts.better)}</b> better in B, <b>${count(data.counts.worse)}</b> worse, <b>${count(data.counts.same)}</b> the same.
         ${data.counts.only_a + data.counts.only_b > 0 && ` Only in A: ${count(data.counts.only_a)}; only in B: ${count(data.counts.only_b)}.`}</p>
+      <${Summary} rows=${data.summary} />
       <div class="controls"><${Choice} label="Show" value=${query.change ?? ""} options=${CHANGES} onChange=${(change) => setQuery({ change })} />
         <${Field} id="find" label="Search" value=${query.find} placeholder="in the questions" onChange=${(value) => setQuery({ find: value })} /></div>
       <div class="scroll"><table class="list"><thead><tr><th scope="col">Change</th><th scope="col">Question</th><th scope="col">A</th><th scope="col">B</th></tr></thead>
@@ -65,7 +65,7 @@
   }
 
   function Side({ id, row, first = false }) {
-    const answer = row.winner === null ? row.answers.find((one) => one !== null) : row.answers[row.winner];
+    const answer = row.winner === null ? (row.agents > 1 ? "no winner" : row.answers[0]) : row.answers[row.winner];
     return html`<a class=${first ? "open side-link" : "side-link"} href=${debateAddress(id, row)}><${Grade} right=${row.winner_right} words=${false} /> <${Name} text=${answer ?? "no answer"} /></a>
       <${RightGrid} right=${row.right} />`;
   }
@@ -73,9 +73,11 @@
   function Summary({ rows }) {
     if (!rows.length) return null;
     const points = ([value, low, high]) => html`${signed(value * 100, 1)} <span class="soft">(${signed(low * 100, 1)} to ${signed(high * 100, 1)})</span>`;
-    return html`<div class="scroll"><table class="numbers"><thead><tr><th scope="col"></th><th scope="col">A</th><th scope="col">B</th><th scope="col">change in points</th><th scope="col">better</th><th scope="col">worse</th></tr></thead>
+    const main = rows.find((row) => row.name === "debate/winner") ?? rows[0];
+    return html`<details class="summary"><summary><${Name} text=${main.label ?? main.name} />: ${percent(main.first[0], 1)} → <b>${percent(main.second[0], 1)}</b>, ${points(main.difference)} <span class="soft">and ${many(rows.length - 1, "other row")}</span></summary>
+      <div class="scroll"><table class="numbers"><thead><tr><th scope="col"></th><th scope="col">A</th><th scope="col">B</th><th scope="col">change in points</th><th scope="col">better</th><th scope="col">worse</th></tr></thead>
       <tbody>${rows.map((row) => html`<tr key=${row.name}><th scope="row"><${Name} text=${row.label ?? row.name} /></th><td>${percent(row.first[0], 1)}</td><td><b>${percent(row.second[0], 1)}</b></td>
-        <td>${points(row.difference)}</td><td>${count(row.better)}</td><td>${count(row.worse)}</td></tr>`)}</tbody></table></div>`;
+        <td>${points(row.difference)}</td><td>${count(row.better)}</td><td>${count(row.worse)}</td></tr>`)}</tbody></table></div></details>`;
   }
 
   Object.assign(pg, { EvalResult, Compare });

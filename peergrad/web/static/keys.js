@@ -22,7 +22,7 @@
 
   function listenForKeys() {
     addEventListener("keydown", (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
       if (typing(event.target) && event.key !== "Escape") return;
       for (const held of [...pages].reverse()) {
         const key = held.current[event.key];

@@ -2,7 +2,7 @@
 
 "use strict";
 {
-  const { Failed, Field, Interval, Name, SortHead, SourceName, Sparkline, Status, Waiting, address, count, go, html, many, percent, setQuery } = pg;
+  const { Failed, Field, Interval, Name, SortHead, SourceName, Sparkline, Status, Waiting, address, count, go, html, many, percent, setQuery, visible } = pg;
   const { Overlay, sourceAddress, useData, useKeys, useMemo } = pg;
 
   const COLUMNS = {
@@ -78,15 +78,14 @@
 
   function RunTable({ rows, picked, pick, by }) {
     const curves = commonCurves(rows);
-    const columns = [["", ""], ["name", "Run"], ["status", "Status"], ["model", "Model and task"], ["", "Debate"], ["step", "Steps"],
+    const columns = [["", ""], ["name", "Run"], ["status", "Status"], ["model", "Model and task"], ["step", "Steps"],
       ...curves.map(({ label }) => ["", label]), ["alarms", "Alarms"], ["skipped", "Skipped", true], ["changed", "Changed"]];
     return html`<section><h2>Runs</h2><div class="scroll"><table class="list runs"><${Head} by=${by} columns=${columns} /><tbody>
       ${rows.map((source) => html`<tr key=${source.id}>
         <${Pick} ...${{ source, picked, pick }} />
         <th scope="row"><a class="open" href=${sourceAddress(source.id)}><${SourceName} source=${source} /></a><${Problem} source=${source} /></th>
         <td><${Status} value=${source.status} /></td>
-        <td><${Name} text=${source.model ?? "–"} /><br /><small><${Name} text=${source.task ?? "–"} /></small></td>
-        <td><${Name} text=${source.protocol ?? "–"} />${source.agents && html`<br /><small>${source.agents} agents${source.rounds && ` × ${source.rounds}`}</small>`}</td>
+        <td><${Model} source=${source} /></td>
         <td><${Progress} step=${source.step} steps=${source.steps} /></td>
         ${curves.map(({ name, label }) => html`<td key=${name}><${Curve} curve=${source.curves.find((one) => one.name === name)} label=${label} /></td>`)}
         <td><${AlarmNames} alarms=${source.alarms} /></td>
@@ -94,6 +93,12 @@
         <td><${When} time=${source.changed} /></td>
       </tr>`)}
     </tbody></table></div></section>`;
+  }
+
+  // A model by the last parts of its name; all of it when pointed at.
+  function Model({ source }) {
+    const name = visible(source.model ?? "–");
+    return html`<span class="model" title=${name}><bdi>${name.split("/").filter(Boolean).at(-1) ?? name}</bdi><small>on <${Name} text=${source.task ?? "–"} />, <${Name} text=${source.protocol ?? "–"} />${source.agents && ` ${source.agents} × ${source.rounds ?? "?"}`}</small></span>`;
   }
 
   // The curves that most of these runs have, at most three: a column is for comparing.
@@ -156,7 +161,7 @@
         <${Pick} ...${{ source, picked, pick }} />
         <th scope="row"><a class="open" href=${sourceAddress(source.id)}><${SourceName} source=${source} /></a><${Problem} source=${source} /></th>
         <td><${Status} value=${source.status} /></td>
-        <td><${Name} text=${source.model ?? "–"} /><br /><small><${Name} text=${source.task ?? "–"} /></small></td>
+        <td><${Model} source=${source} /></td>
         <td><${Progress} step=${source.step} steps=${source.steps} /></td>
         ${shown.map(([name]) => {
           const one = source.headline.find((row) => row.name === name) ?? {};

@@ -50,8 +50,8 @@
       ${source.kind === "eval" && html`<${EvalResult} detail=${detail} />`}
       <div class="tables">
         ${detail.changes.length > 0 && html`<${Changes} rows=${detail.changes} />`}
-        ${detail.used.length > 0 && html`<${Used} rows=${detail.used} updates=${source.updates} />`}
-        <${Kept} detail=${detail} />
+        <div>${detail.used.length > 0 && html`<${Used} rows=${detail.used} updates=${source.updates} />`}
+        <${Kept} detail=${detail} /></div>
       </div>
       ${source.kind === "run" && html`<h2>Curves</h2>${metrics.data ? html`<${Curves} source=${detail} metrics=${metrics.data} query=${query} onStep=${toStep} />` : html`<${Waiting} state=${metrics} what="metrics" />`}`}`;
   }

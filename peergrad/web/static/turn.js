@@ -17,7 +17,7 @@
         <b class="who">${judge ? "Judge" : `Agent ${turn.agent}`}</b>
         ${seat?.persona && html`<span class="persona"><${Name} text=${seat.persona} /></span>`}
         ${turn.by && html`<span class="badge" title="an opponent: not the policy in training">by <${Name} text=${turn.by} /></span>`}
-        ${turn.grade && html`<span class="graded" title=${turn.grade.reason ?? ""}><${Grade} right=${turn.grade.right} />${turn.grade.answer !== null && html` <span class="answer"><${Name} text=${turn.grade.answer} /></span>`}</span>`}
+        ${turn.grade && (turn.grade.right !== null || turn.grade.answer !== null) && html`<span class="graded" title=${turn.grade.reason ?? ""}><${Grade} right=${turn.grade.right} />${turn.grade.answer !== null && html` <span class="answer"><${Name} text=${turn.grade.answer} /></span>`}</span>`}
         <a class="anchor" href=${address(path, { ...query, turn: turn.turn, vote: "" })} title="address of this turn" aria-label=${`address of turn ${turn.turn}`}>#${turn.turn}</a>
       </header>
       ${turn.error && html`<p class="problem">Unreadable: <${Name} text=${turn.error} /></p>`}
@@ -76,7 +76,8 @@
     const shown = streams.filter((stream) => stream.unit === "turn");
     if (!shown.length) return null;
     return html`<details class="rewards"><summary>${shown.map((stream) => html`<span key=${stream.name} class="reward" data-stream=${stream.name} data-value=${String(stream.values[stream.at] ?? "none")} data-advantage=${String(stream.advantages[stream.at] ?? "none")}>
-        ${stream.name} <b class=${tone(stream.values[stream.at])}>${signed(stream.values[stream.at])}</b></span>`)}</summary>
+        ${stream.name} <b class=${tone(stream.values[stream.at])}>${signed(stream.values[stream.at])}</b></span> `)}</summary>
+      ${turn.grade?.reason && html`<p class="why">Grade: <${Name} text=${turn.grade.reason} /></p>`}
       ${shown.map((stream) => html`<${Reward} key=${stream.name} ...${{ debate, turn, stream }} />`)}
     </details>`;
   }
