@@ -94,10 +94,10 @@
         ${(row.problem || row.dropped) && html`<small class="bad"><${Name} text=${row.problem ?? row.dropped} /></small>`}</th>
       <td>${winner === null || winner === undefined ? html`<span class="none">${row.decided_by === "nothing" || row.winner === null ? "none" : "–"}</span>` : html`<${Grade} right=${row.winner_right} words=${false} /> <span class="answer"><${Name} text=${winner} /></span> <small class="soft">Agent ${row.winner}</small>`}</td>
       <td>${row.right && html`<${RightGrid} right=${row.right} />`}</td>
-      <td class="number">${flips(row)}</td>
-      <td class="number">${count(row.votes)}</td>
-      <td class="number">${row.unreadable ? html`<span class="bad">${row.unreadable}</span>` : html`<span class="none">0</span>`}</td>
-      <td class="number">${count(row.sampled_tokens)}</td>
+      <td class="number" data-label="changed">${flips(row)}</td>
+      <td class="number" data-label="votes">${count(row.votes)}</td>
+      <td class="number" data-label="unreadable">${row.unreadable ? html`<span class="bad">${row.unreadable}</span>` : html`<span class="none">0</span>`}</td>
+      <td class="number" data-label="tokens">${count(row.sampled_tokens)}</td>
       <td class="notes">${FLAGS.filter(([flag]) => row.flags.includes(flag)).map(([flag, name, title]) => html`<span key=${flag} class=${`note-flag ${flag}`} title=${title}>${name}</span> `)}</td>
     </tr>`;
   }

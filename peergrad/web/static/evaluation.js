@@ -58,7 +58,7 @@
         <tbody>${shown.map((one) => html`<tr key=${one.question_id} class=${`change-${one.change}`}>
           <td><span class=${`change ${one.change}`}>${SIGNS[one.change] ?? one.change}</span></td>
           <th scope="row" class="question-cell"><${Text} text=${one.question} find=${query.find} /></th>
-          <td><${Side} id=${a} row=${one.a} first=${true} /></td><td><${Side} id=${b} row=${one.b} /></td></tr>`)}</tbody></table></div>
+          <td data-label="A"><${Side} id=${a} row=${one.a} first=${true} /></td><td data-label="B"><${Side} id=${b} row=${one.b} /></td></tr>`)}</tbody></table></div>
       ${!fits.length && html`<p class="empty">No question fits.</p>`}
       ${shown.length < fits.length && html`<button onClick=${() => setQuery({ all: "1" })}>Show all ${count(fits.length)}</button>`}
     </main>`;

@@ -87,9 +87,9 @@
         <td><${Status} value=${source.status} /></td>
         <td><${Model} source=${source} /></td>
         <td><${Progress} step=${source.step} steps=${source.steps} /></td>
-        ${curves.map(({ name, label }) => html`<td key=${name}><${Curve} curve=${source.curves.find((one) => one.name === name)} label=${label} /></td>`)}
+        ${curves.map(({ name, label }) => html`<td key=${name} data-label=${label}><${Curve} curve=${source.curves.find((one) => one.name === name)} label=${label} /></td>`)}
         <td><${AlarmNames} alarms=${source.alarms} /></td>
-        <td class="number">${skipped(source.updates)}</td>
+        <td class="number" data-label="skipped">${skipped(source.updates)}</td>
         <td><${When} time=${source.changed} /></td>
       </tr>`)}
     </tbody></table></div></section>`;
@@ -163,9 +163,9 @@
         <td><${Status} value=${source.status} /></td>
         <td><${Model} source=${source} /></td>
         <td><${Progress} step=${source.step} steps=${source.steps} /></td>
-        ${shown.map(([name]) => {
+        ${shown.map(([name, label]) => {
           const one = source.headline.find((row) => row.name === name) ?? {};
-          return html`<td key=${name}><span class="curve"><${Interval} ...${one} /><small>${percent(one.value)}</small></span></td>`;
+          return html`<td key=${name} data-label=${label}><span class="curve"><${Interval} ...${one} /><small>${percent(one.value)}</small></span></td>`;
         })}
         <td><${When} time=${source.changed} /></td>
       </tr>`)}
@@ -179,7 +179,7 @@
         <th scope="row"><a class="open" href=${sourceAddress(source.id, "debates")}><${SourceName} source=${source} /></a><${Problem} source=${source} /></th>
         <td><${Status} value=${source.status} /></td>
         <td><${Name} text=${source.protocol ?? "–"} />${source.agents && html` <small>${source.agents} agents</small>`}</td>
-        <td class="number">${count(source.debates)}</td>
+        <td class="number" data-label="debates">${count(source.debates)}</td>
         <td><${When} time=${source.changed} /></td>
       </tr>`)}
     </tbody></table></div></section>`;

@@ -97,7 +97,7 @@
   function Judged({ debate, agent, letter, index, won }) {
     const turn = index === null || index === undefined ? null : debate.turns[index];
     const solution = turn?.sections.find((section) => section.name === "solution");
-    const text = turn && (solution ? turn.text.slice(...solution.inner) : turn.text);
+    const text = turn && (solution ? turn.text.slice(...solution.inner).trim() : turn.text);
     return html`<article class=${`judged seat${agent % 6} ${won ? "won" : ""}`}>
       <header><b>${letter ? `${letter}: Agent ${agent}` : `Agent ${agent}`}</b>${turn && html` <span class="soft">round ${turn.round + 1}</span>`}${won && html` <span class="preferred">preferred</span>`}
         ${turn?.grade && html` <${Grade} right=${turn.grade.right} />`}</header>
