@@ -56,6 +56,7 @@ COMMANDS = (
     "report",
     "export",
     "serve",
+    "view",
 )
 _IN_SAVED = ("score", "rescore", "distill", "models", "compare", "report", "export")  # small ones, in one file
 _WITH_SETTINGS = ("train", "check", "eval", "debate")  # their flags begin with what a preset, a file or a run says
