@@ -3,7 +3,7 @@
 "use strict";
 {
   const { Compare, Debate, Debates, Dialog, Failed, Name, Question, Runs, Source, go, html, keysNow, listenForKeys, live, render, useData } = pg;
-  const { sourceAddress, useEffect, useErrorBoundary, useKeys, useRoute, useState, visible, watchChanges } = pg;
+  const { shortName, sourceAddress, useEffect, useErrorBoundary, useKeys, useRoute, useState, visible, watchChanges } = pg;
 
   function Page({ path, query }) {
     const [kind, id, what, ...rest] = path;
@@ -24,6 +24,7 @@
     const [error, reset] = useErrorBoundary();
     const sources = useData(["sources"]);
     const source = path[0] === "source" ? sources.data?.sources.find((one) => one.id === path[1]) : undefined;
+    const shown = source?.kind === "file" && path.length === 2 ? [...path, "debates"] : path; // a transcript is its debates
     const where = path.join("/");
     useEffect(() => {
       reset();
@@ -41,19 +42,21 @@
       <a class="skip" href="#content" onClick=${(event) => { event.preventDefault(); document.querySelector("main")?.scrollIntoView(); document.querySelector("main a, main button")?.focus(); }}>To the content</a>
       <nav class="top" aria-label="where">
         <a class="mark" href="#/">peergrad</a>
-        ${source && html`<span class="crumb" aria-hidden="true">/</span><a href=${sourceAddress(source.id)}><${Name} text=${source.name} /></a>`}
+        ${source && html`<span class="crumb" aria-hidden="true">/</span><a href=${sourceAddress(source.id)}><${Name} text=${shortName(source)} /></a>`}
         ${source && TITLES[path[2]] && html`<span class="crumb" aria-hidden="true">/</span><span>${TITLES[path[2]]}</span>`}
         <span class="spread"></span>
         <span class="alive" role="status">${live ? html`<span class="on">live</span><span class="off">not connected</span>` : "export"}</span>
         <button class="help" onClick=${() => setHelp(true)} aria-label="keys and help">?</button>
       </nav>
-      ${error ? html`<main><${Failed} error=${`This can't be shown: ${error.message}`} /></main>` : html`<${Page} path=${path} query=${query} />`}
+      ${error ? html`<main><${Failed} error=${`This can't be shown: ${error.message}`} /></main>` : html`<${Page} path=${shown} query=${query} />`}
       ${help && html`<${Dialog} title="Keys" onClose=${() => setHelp(false)}><dl class="keys">${keysNow().map(([key, does]) => html`<div key=${key}><dt><kbd>${KEYS[key] ?? key}</kbd></dt><dd>${does}</dd></div>`)}</dl>
         <p class="soft">Tab moves through everything, Enter opens. The address holds what is on the screen: copy it to show somebody the same.</p><//>`}`;
   }
 
   const KEYS = { ArrowRight: "→", ArrowLeft: "←", Escape: "Esc" };
 
+  const start = document.querySelector('meta[name="peergrad-start"]')?.content; // of an export
+  if (!location.hash && start?.startsWith("source/")) history.replaceState(null, "", `#/${start}`);
   listenForKeys();
   watchChanges().then(() => {
     const root = document.getElementById("app");

@@ -2,7 +2,7 @@
 
 "use strict";
 {
-  const { Chart, Field, Name, SourceName, Swatch, Waiting, html, setQuery, useData, useMemo, useState } = pg;
+  const { Chart, Field, Name, SourceName, Swatch, Waiting, html, setQuery, shortName, useData, useMemo, useState } = pg;
 
   const MOST_LINES = 12;
 
@@ -65,14 +65,13 @@
     const [loaded, setLoaded] = useState({});
     const ready = sources.filter((source) => loaded[source.id]?.metrics && loaded[source.id]?.detail);
     const charts = useMemo(() => overlaid(ready.map((source) => ({ source, ...loaded[source.id] }))), [ready.map((one) => one.id).join(), loaded]);
-    const label = (source) => source.name;
     return html`<div class="overlay">
       ${sources.map((source) => html`<${Load} key=${source.id} id=${source.id} onLoad=${(data) => setLoaded((old) => ({ ...old, [source.id]: data }))} />`)}
       <ul class="legend large">${sources.map((source, index) => html`<li key=${source.id} class=${`s${index % 6}`}><${Swatch} index=${index} /> <${SourceName} source=${source} /></li>`)}</ul>
       <${CurveControls} query=${query} groups=${[...new Set(charts.map((chart) => chart.group))]} />
       ${!charts.length && html`<${Waiting} state=${{}} what="curves" />`}
       <${Groups} charts=${charts.filter((chart) => !query.group || chart.group === query.group)}
-        draw=${(chart) => html`<${Chart} ...${chart} lines=${chart.lines.map((line) => ({ ...line, label: label(line.source) }))} smooth=${Number(query.smooth) || 0} log=${query.log === "1"} />`} />
+        draw=${(chart) => html`<${Chart} ...${chart} lines=${chart.lines.map((line) => ({ ...line, label: shortName(line.source) }))} smooth=${Number(query.smooth) || 0} log=${query.log === "1"} />`} />
     </div>`;
   }
 

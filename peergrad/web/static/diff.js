@@ -62,14 +62,25 @@
     return pieces.reverse();
   }
 
-  // Neighbours of one kind as one piece.
+  // What changed in a row as one piece gone and one new; blanks between two changes belong to them.
   function joined(pieces) {
     const out = [];
-    for (const { kind, text } of pieces) {
-      const last = out.at(-1);
-      if (last?.kind === kind) last.text += text;
+    let [gone, fresh] = ["", ""];
+    const flush = () => {
+      if (gone) out.push({ kind: "gone", text: gone });
+      if (fresh) out.push({ kind: "new", text: fresh });
+      [gone, fresh] = ["", ""];
+    };
+    pieces.forEach(({ kind, text }, index) => {
+      const between = kind === "same" && (gone || fresh) && /^[ \t]+$/.test(text) && index + 1 < pieces.length && pieces[index + 1].kind !== "same";
+      if (kind === "gone" || between) gone += text;
+      if (kind === "new" || between) fresh += text;
+      if (kind !== "same" || between) return;
+      flush();
+      if (out.at(-1)?.kind === "same") out.at(-1).text += text;
       else out.push({ kind, text });
-    }
+    });
+    flush();
     return out;
   }
 

@@ -91,12 +91,18 @@
   const sourceAddress = (id, ...rest) => address(["source", id, ...rest]);
   const debateAddress = (id, row, query) => address(["source", id, "debate", row.part, row.index], query);
 
+  // The name of a source; of a long way to it the last folder is enough.
+  function shortName({ name }) {
+    const parts = name.replace(/\/+$/, "").split("/");
+    return name.length > 40 && parts.length > 3 ? `…/${parts.slice(-2).join("/")}` : name;
+  }
+
   // Where the source stands: its last folder large, the way to it small.
   function SourceName({ source }) {
-    const name = visible(source.name);
+    const name = visible(shortName(source));
     const cut = name.replace(/\/+$/, "").lastIndexOf("/") + 1;
     return html`<bdi class="source-name" title=${visible(source.path)}>${cut > 0 && html`<span class="way">${name.slice(0, cut)}</span>`}${name.slice(cut)}</bdi>`;
   }
 
-  Object.assign(pg, { Status, Grade, RightGrid, Failed, Waiting, SortHead, Interval, Field, Choice, Pages, SourceName, sourceAddress, debateAddress });
+  Object.assign(pg, { Status, Grade, RightGrid, Failed, Waiting, SortHead, Interval, Field, Choice, Pages, SourceName, shortName, sourceAddress, debateAddress });
 }

@@ -32,6 +32,7 @@
     useEffect(() => {
       const changed = () => setHash(location.hash);
       addEventListener("hashchange", changed);
+      changed(); // it may have changed before anybody listened
       return () => removeEventListener("hashchange", changed);
     }, []);
     return readHash(hash);
