@@ -26,7 +26,7 @@ from peergrad.web.scoring import FLAGS, Rules, ScoredDebate, centred, flags_of, 
 from peergrad.web.sources import Part, Source
 
 _FORMAT = 1
-_COMMIT_S = 0.3
+_COMMIT_S = 0.2
 _EDGE = 512  # bytes at both ends of what was read, to see whether a file that grew is still the same
 _MOST_IN_BATCH = 5_000  # debates of a part that are centred together; more than any step has
 
@@ -71,6 +71,7 @@ class Index:
         self._rules_seen: tuple[object, ...] = ()
         self.wanted: set[str] = set()  # parts that somebody waits for
         self.parts = source.parts()
+        self.complete = False  # whether all that was there was read
         with self._lock:
             self._prepare()
 
@@ -153,11 +154,13 @@ class Index:
             with self.connected() as db:
                 known = {row[0]: row[1:] for row in db.execute("SELECT * FROM parts")}
             changed = self._forget_gone(known)
+            self.complete = True
             for part in sorted(self.parts, key=lambda part: part.name not in self.wanted):
                 if not _is_read(part, known.get(part.name)):
                     self._read_part(part, known.get(part.name), until)
                     changed = True
                 if until is not None and time.monotonic() > until:
+                    self.complete = False
                     break
             return changed
 

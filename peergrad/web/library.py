@@ -36,7 +36,7 @@ from peergrad.web.tables import (
 
 _PAUSE_S = 0.5
 _FIND_S = 2.0
-_SLICE_S = 1.0  # of the indexer's time for one source, before others have their turn
+_SLICE_S = 0.5  # of the indexer's time for one source, before others have their turn
 _GROWING_S = 10.0
 _FILES = ("run.json", "eval.json", "config.toml", "metrics.jsonl", "result.json", "time.jsonl")
 
@@ -52,7 +52,7 @@ class Shelf:
         self.source, self.index = source, Index(source, cache)
         self._overview = Overview(source)
         self._signature: object = None
-        self._revision: object = None
+        self._seen: object = None
 
     @property
     def overview(self) -> Overview:
@@ -67,12 +67,10 @@ class Shelf:
 
     def update(self, *, only: set[str] | None = None, until: float | None = None) -> bool:
         """Look for what is new; returns whether a page would show something else."""
-        before = self._signature
         changed = self.index.refresh(only, until)
         changed = self._mark_alarms() or changed
-        _ = self.overview
-        revision, self._revision = self._revision, self.index.revision
-        return changed or before != self._signature or revision != self._revision
+        seen, self._seen = self._seen, [self._files(), self.index.revision]
+        return changed or seen != self._seen
 
     def _mark_alarms(self) -> bool:
         """Find what set off the alarms of one more step; the steps are many, and other things are waiting."""
@@ -107,7 +105,7 @@ class Library:
         self.shelves: dict[str, Shelf] = {}
         self._nonce, self._count, self._list_changed = secrets.token_hex(4), 0, 0
         self._changed: dict[str, int] = {}
-        self._found_at = 0.0
+        self._found_at, self._turn = 0.0, 0
         self._stop = threading.Event()
         self.find()
 
@@ -127,7 +125,12 @@ class Library:
     def update(self, slice_s: float | None = _SLICE_S) -> bool:
         """One round over all sources; returns whether anything changed."""
         any_changed = False
+        # Of those with much to read one has its turn, so that what others add is seen soon.
+        waiting = [id for id, shelf in self.shelves.items() if slice_s is not None and not shelf.index.complete]
+        self._turn += 1
         for id, shelf in list(self.shelves.items()):
+            if id in waiting and id != waiting[self._turn % len(waiting)]:
+                continue
             try:
                 until = None if slice_s is None else time.monotonic() + slice_s
                 changed = shelf.update(until=until)
