@@ -252,6 +252,8 @@ class Index:
             return one.row(), one, said(one.debate)
         except UserError as error:
             return no_row(id=where, problem=str(error)[:1000]), None, []
+        except Exception as error:  # whatever somebody wrote there, the other lines are shown
+            return no_row(id=where, problem=f"{where}: can't be scored ({type(error).__name__})"), None, []
 
     def _add(
         self,

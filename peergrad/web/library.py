@@ -134,7 +134,7 @@ class Library:
             try:
                 until = None if slice_s is None else time.monotonic() + slice_s
                 changed = shelf.update(until=until)
-            except (UserError, OSError, sqlite3.Error):  # it goes while it is read: the next round knows more
+            except Exception:  # it goes while it is read, or holds what nobody thought of: the others go on
                 changed = False
             if changed:
                 self._count += 1
