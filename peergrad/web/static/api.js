@@ -27,17 +27,23 @@
     return body;
   }
 
+  const blocks = new Map([...document.querySelectorAll("script[data-key]")].map((one) => [one.dataset.key, one]));
+  const list = document.getElementById("peergrad-files");
+  const files = new Map(Object.entries(list ? JSON.parse(list.textContent) : {}));
+
+  // Whether there is something behind a key, as far as is known: an export holds what was chosen.
+  function has(key) {
+    return live || blocks.has(key.join("/")) || files.has(key.join("/"));
+  }
+
   async function embedded(key) {
-    const block = [...document.querySelectorAll("script[data-key]")].find((one) => one.dataset.key === key);
-    if (block) return JSON.parse(block.textContent);
+    if (blocks.has(key)) return JSON.parse(blocks.get(key).textContent);
     if (!arrived.has(key)) await loadFile(key);
     if (!arrived.has(key)) throw new Error("This is not part of the export. Open it with `peergrad view` on the folder itself.");
     return arrived.get(key);
   }
 
   function loadFile(key) {
-    const list = document.getElementById("peergrad-files");
-    const files = new Map(Object.entries(list ? JSON.parse(list.textContent) : {}));
     if (!files.has(key)) return Promise.resolve();
     return new Promise((done) => {
       const script = document.createElement("script");
@@ -97,5 +103,5 @@
     }
   }
 
-  Object.assign(pg, { live, get, useData, watchChanges });
+  Object.assign(pg, { live, get, has, useData, watchChanges });
 }

@@ -2,7 +2,7 @@
 
 "use strict";
 {
-  const { html, signed, visible } = pg;
+  const { Text, html, signed, visible } = pg;
 
   // The largest credit of a debate: all its turns share one scale.
   function largestCredit(turns, stream) {
@@ -24,11 +24,11 @@
   // `stream` is its place, -1 for the sum of all. With `tokens`, every token is a piece that says how likely it was.
   function CreditText({ turn, stream, largest, names, tokens = false }) {
     const all = turn.credit ?? [];
-    if (!all.length) return html`<bdi class="text raw"><span class="credit none" title="no credit">${visible(turn.text)}</span></bdi>`;
+    if (!all.length) return html`<bdi class="text raw"><span class="credit none" title="no credit"><${Text} text=${turn.text} /></span></bdi>`;
     return html`<bdi class="text raw">${all.map((stretch, index) => {
       const [start, end] = stretch;
       const value = valueOf(stretch, stream);
-      const inner = tokens && turn.tokens ? pieces(turn, start, end) : visible(turn.text.slice(start, end));
+      const inner = tokens && turn.tokens ? pieces(turn, start, end) : html`<${Text} text=${turn.text.slice(start, end)} />`;
       return html`<span key=${index} class=${shade(value, largest)} data-credit=${value === null ? "none" : String(value)} title=${told(stretch, stream, names)}>${inner}</span>`;
     })}</bdi>`;
   }

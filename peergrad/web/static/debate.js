@@ -2,7 +2,7 @@
 
 "use strict";
 {
-  const { Choice, CreditLegend, Field, Grade, Name, Text, Turn, VoteDialog, VoteMatrix, Waiting, address, count, debateAddress, go, html } = pg;
+  const { Choice, CreditLegend, Field, Grade, Name, Text, Turn, VoteDialog, VoteMatrix, Waiting, address, count, debateAddress, go, has, html } = pg;
   const { largestCredit, percent, setQuery, signed, sourceAddress, tone, useData, useKeys } = pg;
 
   const VIEWS = [["", "Sections", "the sections of each reply"], ["raw", "Raw", "the exact reply"], ["credit", "Credit", "what each word was credited with"]];
@@ -10,8 +10,9 @@
   function Debate({ id, part, index, query }) {
     const state = useData(["debate", id, part, index]);
     const { data } = state;
+    const thereIs = (place) => place !== null && place !== undefined && has(["debate", id, part, place]);
     const beside = (place) => {
-      if (place !== null && place !== undefined) go(address(["source", id, "debate", part, place], { ...query, turn: "", vote: "" }));
+      if (thereIs(place)) go(address(["source", id, "debate", part, place], { ...query, turn: "", vote: "" }));
     };
     const turnBy = (by) => {
       const last = data.turns.length - 1;
@@ -31,7 +32,7 @@
     });
     if (!data) return html`<main><${Waiting} state=${state} what="the debate" /></main>`;
     return html`<main class="debate-page">
-      <${Head} ...${{ id, part, query, data, beside }} />
+      <${Head} ...${{ id, part, query, data, beside, thereIs }} />
       <${Controls} data=${data} query=${query} />
       <${Rounds} data=${data} query=${query} />
       <${Counts} data=${data} />
@@ -41,14 +42,14 @@
 
   const backTo = (id, part, { flags, q, sort, from }) => address(["source", id, "debates"], { part: from === "all" ? "" : part, flags, q, sort });
 
-  function Head({ id, part, query, data, beside }) {
+  function Head({ id, part, query, data, beside, thereIs }) {
     const { question, row } = data;
     return html`<header class="head">
       <p class="facts-line"><a href=${backTo(id, part, query)}>↑ ${row.step === null || row.step === undefined ? part : `step ${row.step}`}</a>
         <span><${Name} text=${row.id} /></span><span><${Name} text=${data.protocol.name} />, ${data.protocol.size}</span>
         ${row.step !== null && row.step !== undefined && html`<a href=${address(["source", id, "question", question.id])}>Across steps</a>`}
-        <span class="beside"><button disabled=${data.previous === null} onClick=${() => beside(data.previous)} aria-label="debate before">←</button>
-        <button disabled=${data.next === null} onClick=${() => beside(data.next)} aria-label="next debate">→</button></span></p>
+        <span class="beside"><button disabled=${!thereIs(data.previous)} onClick=${() => beside(data.previous)} aria-label="debate before">←</button>
+        <button disabled=${!thereIs(data.next)} onClick=${() => beside(data.next)} aria-label="next debate">→</button></span></p>
       <div class="question-and-agents"><div>
       <h1 class="question"><${Text} text=${question.text} find=${query.find} /></h1>
       ${question.answer !== null && html`<p class="reference">Right answer <b><${Text} text=${question.answer} /></b></p>`}

@@ -2,7 +2,7 @@
 
 "use strict";
 {
-  const { FLAGS, Failed, Field, Grade, Name, PAGE, Pages, RightGrid, SortHead, SourceHead, Waiting, count, debateAddress, html, loadRows } = pg;
+  const { FLAGS, Failed, Field, Grade, Name, PAGE, Pages, RightGrid, SortHead, SourceHead, Waiting, count, debateAddress, has, html, loadRows } = pg;
   const { marked, percent, setQuery, useData, useKeys, visible } = pg;
 
   function Debates({ id, query }) {
@@ -83,7 +83,8 @@
   }
 
   function Row({ id, row, many, query }) {
-    const open = row.index !== null && !row.problem && !row.dropped;
+    const there = row.index !== null && !row.problem && !row.dropped;
+    const open = there && has(["debate", id, row.part, row.index]);
     const question = html`<span class="question-text">${marked(visible(row.question || row.id || "–"), query.q)}</span>`;
     const winner = row.winner === null || row.winner === undefined ? null : row.answers?.[row.winner];
     const context = { flags: query.flags, q: query.q, sort: query.sort, from: query.part ? "" : "all", find: query.q };
@@ -91,6 +92,7 @@
       ${many && html`<td><${Name} text=${row.step === null || row.step === undefined ? row.part : `step ${row.step}`} /></td>`}
       <th scope="row">${open ? html`<a class="open" href=${debateAddress(id, row, { ...context, turn: row.snippet?.turn ?? "" })}>${question}</a>` : question}
         ${row.snippet && html`<small class="snippet">…${visible(row.snippet.before)}<mark>${visible(row.snippet.hit)}</mark>${visible(row.snippet.after)}… <span class="soft">${row.snippet.turn === null ? "in the question" : row.snippet.turn >= row.turns ? "by the judge" : `turn ${row.snippet.turn}`}</span></small>`}
+        ${there && !open && html`<small>not part of this export</small>`}
         ${(row.problem || row.dropped) && html`<small class="bad"><${Name} text=${row.problem ?? row.dropped} /></small>`}</th>
       <td>${winner === null || winner === undefined ? html`<span class="none">${row.decided_by === "nothing" || row.winner === null ? "none" : "–"}</span>` : html`<${Grade} right=${row.winner_right} words=${false} /> <span class="answer"><${Name} text=${winner} /></span> <small class="soft">Agent ${row.winner}</small>`}</td>
       <td>${row.right && html`<${RightGrid} right=${row.right} />`}</td>

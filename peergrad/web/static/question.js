@@ -2,14 +2,14 @@
 
 "use strict";
 {
-  const { Grade, Name, RightGrid, Text, Waiting, debateAddress, html, loadQuestion, setQuery, sourceAddress, useData, useKeys, visible, wordDiff } = pg;
+  const { Grade, Name, RightGrid, Text, Waiting, debateAddress, has, html, loadQuestion, setQuery, sourceAddress, useData, useKeys, visible, wordDiff } = pg;
 
   const keyOf = (row) => `${row.part}/${row.index}`;
   const nameOf = (row) => visible(row.step === null || row.step === undefined ? row.part : row.part.startsWith("eval") ? `evaluation after step ${row.step}` : `step ${row.step}`);
 
   function Question({ id, question, query }) {
     const state = useData(["question", id], { question }, loadQuestion);
-    const rows = (state.data?.rows ?? []).filter((row) => row.index !== null && !row.problem);
+    const rows = (state.data?.rows ?? []).filter((row) => row.index !== null && !row.problem && has(["debate", id, row.part, row.index]));
     const find = (key, other) => Math.max(0, rows.findIndex((row) => keyOf(row) === key) + (rows.some((row) => keyOf(row) === key) ? 0 : other + 1));
     const [a, b] = [find(query.a, 0), find(query.b, rows.length - 1)];
     const move = (by) => rows[b + by] && setQuery({ b: keyOf(rows[b + by]) });
