@@ -107,11 +107,12 @@ class Viewer:
 
 
 @contextmanager
-def served(*paths: Path, cache: Path) -> Iterator[str]:
+def served(*paths: Path, cache: Path, cwd: Path | None = None) -> Iterator[str]:
     """`peergrad view` on these folders; gives its address."""
     command = [sys.executable, "-m", "peergrad", "view", *map(str, paths), "--no-open"]
     environment = os.environ | {"XDG_CACHE_HOME": str(cache), "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=environment, cwd=cwd)
     try:
         assert process.stdout
         said = ""

@@ -64,7 +64,7 @@ class Speakers:
             given = list(others.values())
             answer = int(max(given, key=given.count))
         text = self._said(ask, draw, answer, others, (a, b, c))
-        return Reply(text, False, _tokens(text, draw, ask.temperature))
+        return Reply(text, False, _tokens(text, len(asked.split()), draw, ask.temperature))
 
     def _said(
         self, ask: Ask, draw: random.Random, answer: int, others: dict[str, str], numbers: tuple[int, int, int]
@@ -101,14 +101,16 @@ def _numbers(asked: str) -> tuple[int, int, int]:
     return 1, 1, 1
 
 
-def _tokens(text: str, draw: random.Random, temperature: float) -> Tokens:
+def _tokens(text: str, read: int, draw: random.Random, temperature: float) -> Tokens:
     """A token for each word, with how likely a model might have found it."""
     pieces = re.findall(r"\s*\S+|\s+$", text)
     starts, at = list[int](), 0
     for piece in pieces:
         starts.append(at)
         at += len(piece.encode())
-    return Tokens.of([1, 2, 3], list(range(len(pieces))), [-draw.expovariate(3) for _ in pieces], starts, temperature)
+    return Tokens.of(
+        list(range(read)), list(range(len(pieces))), [-draw.expovariate(3) for _ in pieces], starts, temperature
+    )
 
 
 def write_run(path: Path, task: Task, *, steps: int, batch: int = 6, collapse: Sequence[int] = (), seed: str = "") -> Run:
@@ -132,6 +134,7 @@ def write_run(path: Path, task: Task, *, steps: int, batch: int = 6, collapse: S
             "optim/loss": 0.4 / step,
             "optim/grad_norm": 1 + 0.5 / step,
             "optim/updates": 1,
+            "debates/done": len(debates),
         }
         more |= {"optim/skipped": float(step == 5), "optim/entropy": 1.1 - 0.02 * step, "tokens/sampled": 2400.0 + 9 * step}
         more |= {

@@ -55,3 +55,40 @@ def test_a_module_takes_only_what_those_before_it_offer():
         taken |= set(re.findall(r"\bpg\.(\w+)", text))
         assert taken <= offered, (name, taken - offered)
         offered |= {word for group in re.findall(r"Object\.assign\(pg, \{ ([^}]*) \}\)", text) for word in group.split(", ")}
+
+
+def test_texts_can_be_read_on_their_ground_light_and_dark():
+    base = (STATIC / "base.css").read_text()
+    light, dark = (
+        dict(re.findall(r"--([\w-]+): (#[0-9a-f]{3,6}|\d+ \d+ \d+)", block)) for block in base.split("@media")[:2]
+    )
+    for scheme in (light, light | dark):
+        colours = {name: _rgb(value) for name, value in scheme.items()}
+        inks = ["ink", "soft", "link", "good", "bad", "plus", "minus", *(f"s{i}" for i in range(6))]
+        for ink in inks:
+            for ground in ("paper", "panel"):
+                assert _contrast(colours[ink], colours[ground]) >= 4.5, (ink, ground)
+        for ground in ("grid", "hover", "zero"):
+            assert _contrast(colours["ink"], colours[ground]) >= 4.5, ground
+        for heat in ("plus", "minus"):  # the deepest shade behind words
+            mixed = tuple(0.42 * a + 0.58 * b for a, b in zip(colours[heat], colours["panel"], strict=True))
+            assert _contrast(colours["ink"], mixed) >= 4.5, heat
+
+
+def _rgb(value):
+    if " " in value:
+        return tuple(map(int, value.split()))
+    digits = value[1:] if len(value) == 7 else "".join(2 * one for one in value[1:])
+    return tuple(int(digits[at : at + 2], 16) for at in (0, 2, 4))
+
+
+def _contrast(one, other):
+    """As WCAG counts it; AA asks for 4.5."""
+    light = [
+        sum(by * _linear(part / 255) for by, part in zip((0.2126, 0.7152, 0.0722), c, strict=True)) for c in (one, other)
+    ]
+    return (max(light) + 0.05) / (min(light) + 0.05)
+
+
+def _linear(share):
+    return share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4

@@ -90,7 +90,9 @@
     return smooth ? [xs, ...columns, ...columns.map((column) => means(column, smooth))] : [xs, ...columns];
   }
 
+  // The mean of each value and those before it. Too few of them, such as evaluations, stay as they are.
   function means(column, size) {
+    if (column.filter((value) => typeof value === "number").length < 2 * size) return column;
     const recent = [];
     return column.map((value) => {
       if (typeof value !== "number") return value;

@@ -81,7 +81,7 @@
     return detail.error || metrics.error ? html`<p class="failed"><${Name} text=${detail.error ?? metrics.error} /></p>` : null;
   }
 
-  // One chart for each line of each chart that at least two runs have, so that a colour is a run.
+  // One chart for each line of each chart, so that a colour is a run. What is 0 in all of them is left out.
   function overlaid(runs) {
     const charts = new Map();
     for (const { source, detail, metrics } of runs) {
@@ -96,7 +96,7 @@
         }
       }
     }
-    return [...charts.values()];
+    return [...charts.values()].filter(({ lines }) => lines.some(({ points }) => points.some(([, y]) => y)));
   }
 
   Object.assign(pg, { Curves, Overlay, pointsOf });

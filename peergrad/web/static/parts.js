@@ -94,7 +94,7 @@
   // The name of a source; of a long way to it the last folder is enough.
   function shortName({ name }) {
     const parts = name.replace(/\/+$/, "").split("/");
-    return name.length > 40 && parts.length > 3 ? `…/${parts.slice(-2).join("/")}` : name;
+    return name.length > 28 && parts.length > 2 ? `…/${parts.slice(-2).join("/")}` : name;
   }
 
   // Where the source stands: its last folder large, the way to it small.
