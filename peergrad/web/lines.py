@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.transcript import load
-from peergrad.debate.types import Debate
+from peergrad.debate.types import Debate, only_text
 
 MOST_BYTES = 32 * 2**20  # of a line
 _TOKENS, _PROMPT, _IDS = b'"tokens": {', b'"prompt": [', b'"ids": ['  # within text, quotes are escaped
@@ -65,6 +66,16 @@ def load_light(text: bytes, where: str) -> Debate:
 def said(debate: Debate) -> list[str]:
     """What was asked and said: the question, then every turn, then a judge's verdict."""
     return [debate.question.text, *(turn.text for turn in debate.turns), *([debate.verdict.text] if debate.verdict else [])]
+
+
+def said_in(text: bytes) -> list[str]:
+    """What was asked and said in a line that a debate could be read from before; nothing if that is no longer so."""
+    with contextlib.suppress(ValueError, RecursionError, KeyError, TypeError):
+        debate: Any = json.loads(_with_counts(text) if b'"payload"' not in text else text)
+        verdict = [debate["verdict"]["text"]] if "verdict" in debate else []
+        texts = [debate["question"], *(turn["text"] for turn in debate["turns"]), *verdict]
+        return [only_text(one) for one in texts]
+    return []
 
 
 def _with_counts(line: bytes) -> bytes:

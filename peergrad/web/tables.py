@@ -10,7 +10,7 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.transcript import load
 from peergrad.debate.types import Debate
 from peergrad.web.index import SORTS, Index, fold
-from peergrad.web.lines import MOST_BYTES, load_light, said
+from peergrad.web.lines import MOST_BYTES, load_light, said_in
 from peergrad.web.scoring import FLAGS
 from peergrad.web.sources import Part
 
@@ -108,6 +108,11 @@ def indexed(index: Index) -> tuple[float, dict[str, tuple[int, int, int, str | N
 
 def read_debate(index: Index, part: Part, at: int, *, light: bool = False) -> Debate | None:
     """A debate from its file; ``None`` if the index knows of none there."""
+    text = _line(index, part, at)
+    return None if text is None else (load_light if light else load)(text, f"{part.name}, debate {at}")
+
+
+def _line(index: Index, part: Part, at: int) -> bytes | None:
     with index.connected() as db:
         query = "SELECT offset, length FROM debates WHERE part = ? AND idx = ? AND idx >= 0"
         found = db.execute(query, (part.name, at)).fetchone()
@@ -119,8 +124,7 @@ def read_debate(index: Index, part: Part, at: int, *, light: bool = False) -> De
             text = file.read(found[1])
     except OSError as error:
         raise UserError(f"{part.name}: can't be read ({error.strerror})") from None
-    text = text.removeprefix(b"\xef\xbb\xbf") if not found[0] else text
-    return (load_light if light else load)(text, f"{part.name}, debate {at}")
+    return text.removeprefix(b"\xef\xbb\xbf") if not found[0] else text
 
 
 def advantages_of(index: Index, part: str, at: int) -> list[Any] | None:
@@ -147,17 +151,16 @@ def _snippet(index: Index, row: dict[str, Any], text: str) -> dict[str, Any] | N
     """Where a text was said, for people to see; cases are as they were written."""
     part = next((part for part in index.parts if part.name == row["part"]), None)
     try:
-        debate = read_debate(index, part, row["index"], light=True) if part and row["index"] is not None else None
+        line = _line(index, part, row["index"]) if part and row["index"] is not None else None
     except UserError:
         return None
-    for turn, spoken in enumerate(said(debate)) if debate else ():
-        folded = (
-            "".join(low if len(low := char.lower()) == 1 else char for char in spoken)
-            if not spoken.isascii()
-            else spoken.lower()
-        )
-        if (at := folded.find(text.lower())) >= 0:
-            end = at + len(text.lower())
+    wanted = text.lower()
+    for turn, spoken in enumerate(said_in(line) if line else ()):
+        folded = spoken.lower()
+        if len(folded) != len(spoken):  # so that places in the one are places in the other
+            folded = "".join(low if len(low := char.lower()) == 1 else char for char in spoken)
+        if (at := folded.find(wanted)) >= 0:
+            end = at + len(wanted)
             before, after = spoken[max(0, at - _AROUND) : at], spoken[end : end + _AROUND]
             return {"turn": turn - 1 if turn else None, "before": before, "hit": spoken[at:end], "after": after}
     return None
