@@ -6,15 +6,14 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from peergrad.debate.bounds import RESUMABLE, Above, Range
 from peergrad.debate.config import DebateConfig, defaults_of, has_own_settings, section_of
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
 from peergrad.debate.head_to_head import VoteForm
-from peergrad.debate.imports import own_functions
 from peergrad.debate.personas import PERSONAS
 from peergrad.debate.protocol import BaseProtocol, imported_protocol
-from peergrad.debate.protocols import BUILT_IN
+from peergrad.debate.protocols import PROTOCOLS
+from peergrad.debate.settings import RESUMABLE, Above, Range, own_functions
 from peergrad.engines.base import ApiConfig, EngineConfig, UpdateConfig
 from peergrad.learn.curriculum import CurriculumRules
 from peergrad.learn.train import LearnRules
@@ -259,7 +258,7 @@ def from_folder(config: T, folder: Path) -> T:
         settings["lr_schedule"] = settings.pop("schedule")
     protocol = settings.get("protocol")
     if isinstance(protocol, str) and has_own_settings(protocol):
-        if protocol in BUILT_IN or imported_protocol(protocol):
+        if protocol in PROTOCOLS or imported_protocol(protocol):
             config = with_protocol(config, protocol)
         known = flat(config)
         settings = {name: value for name, value in settings.items() if name in known}

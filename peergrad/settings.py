@@ -13,9 +13,9 @@ from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Any, Literal, TypeVar
 
-from peergrad.debate.bounds import Above, Range
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
+from peergrad.debate.settings import Above, Range
 
 T = TypeVar("T")
 M = TypeVar("M")

@@ -16,9 +16,9 @@ from rich.console import Console
 from peergrad.cli.main import FirstFlags, Flag, Inline, model_settings, run_until_done
 from peergrad.debate.errors import UserError
 from peergrad.debate.protocol import can_vote
-from peergrad.debate.style import STYLES
-from peergrad.debate.types import Debate, Question
-from peergrad.engines.shared.meter import Spent
+from peergrad.debate.question import STYLES, Question
+from peergrad.debate.types import Debate
+from peergrad.engines.base import Spent
 from peergrad.measure.ending import as_object, ending, used
 from peergrad.runs import debating
 from peergrad.runs.debating import WEAK, DebatesConfig, DebatesPlan, debate_all
@@ -124,7 +124,7 @@ def _one(plan: DebatesPlan) -> None:
         view.page.line(plan.questions[0].text if len(plan.questions[0].text) < 1000 else plan.questions[0].id, "bold")
         view.page.show()
         _advise(plan, view)
-        (debate,) = run_until_done(lambda _: debate_all(plan, view), view, lambda: str(plan.out))
+        (debate,) = run_until_done(lambda _: debate_all(plan, view), view, lambda: _resumes_from(plan))
     page, spent = view.page, view.spent
     print_ending(page, ending(debate))
     replies = len(debate.turns) + (debate.verdict is not None)
@@ -134,12 +134,16 @@ def _one(plan: DebatesPlan) -> None:
     page.show()
 
 
+def _resumes_from(plan: DebatesPlan) -> str:
+    return str(plan.out) if plan.out.exists() else "the beginning"
+
+
 def _many(plan: DebatesPlan, as_json: bool) -> None:
     out = Output()
     console = out if out.is_terminal and not as_json else Output(stderr=True)
     with _ManyDebates(console, plan, None if as_json else Page(out)) as view:
         _advise(plan, view)
-        run_until_done(lambda _: debate_all(plan, view), view, lambda: str(plan.out))
+        run_until_done(lambda _: debate_all(plan, view), view, lambda: _resumes_from(plan))
     view.say(view.summary())
 
 

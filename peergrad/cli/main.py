@@ -32,10 +32,10 @@ from peergrad.cli.help import short_help
 from peergrad.config import PRESETS, TrainConfig, from_folder, preset, with_protocol
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import nearest
-from peergrad.debate.protocols import BUILT_IN
+from peergrad.debate.protocols import PROTOCOLS
 from peergrad.debate.quote import visible
 from peergrad.learn.train import Stopped
-from peergrad.runs.models import run_of, trained_engine
+from peergrad.runs.models import run_of, settings_of_run
 from peergrad.settings import changed, flat, read_settings
 from peergrad.tasks.open import is_own_task
 
@@ -168,7 +168,8 @@ class PresetFlags:
     def origins(self, config: TrainConfig) -> dict[str, str]:
         """Where each setting is from, if not from the usual values."""
         begun, usual, given = flat(self.train_settings(config.debate.protocol)), flat(TrainConfig()), flat(config)
-        origins = {name: f"preset {self.preset or 'demo'}" for name, value in begun.items() if value != usual.get(name)}
+        beginning = str(self.config) if self.config and not self.preset else f"preset {self.preset or 'demo'}"
+        origins = {name: beginning for name, value in begun.items() if value != usual.get(name)}
         origins |= dict.fromkeys(self.file, str(self.config))
         return origins | {name: "given" for name, value in given.items() if value != begun.get(name)}
 
@@ -209,15 +210,14 @@ def model_settings(config: T, args: Sequence[str], sections: Sequence[str]) -> T
     if run := run_of(flags.model) if flags.model else None:
         trained = from_folder(TrainConfig(), run.path)
         theirs = trained.debate.protocol
-        if not named and theirs in BUILT_IN:  # nothing is imported because a folder names it
+        if not named and theirs in PROTOCOLS:  # nothing is imported because a folder names it
             config = with_protocol(config, theirs)
-        values = {name: value for section in sections for name, value in flat(getattr(trained, section)).items()}
+        values = settings_of_run(trained, sections, flags.base_url, flags.engine)
         if named and named != theirs:  # which has its own number of agents
             values = {name: value for name, value in values.items() if name not in ("protocol", "agents")}
         if "task" in sections:
             task = eval_task(trained)
             values["task"] = "" if is_own_task(task) else task
-        values |= trained_engine(trained.engine, flags.base_url, flags.engine)
         known = flat(config)
         config = changed(config, {name: value for name, value in values.items() if name in known}, "model")
     return changed(config, flags.file, str(flags.config))

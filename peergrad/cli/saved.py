@@ -14,10 +14,10 @@ import tyro
 from peergrad.cli.main import Flag, Inline, say, warn
 from peergrad.config import TrainConfig, from_folder
 from peergrad.debate.errors import UserError
-from peergrad.debate.imports import is_import_path
+from peergrad.debate.question import Question
 from peergrad.debate.quote import visible
-from peergrad.debate.types import Question
-from peergrad.learn.advantages import Center, Values, advantages
+from peergrad.debate.settings import is_import_path
+from peergrad.learn.data import Center, Values, advantages
 from peergrad.reward import rewards
 from peergrad.reward.controls import Votes
 from peergrad.reward.rewards import RewardRules, Scored
@@ -84,7 +84,7 @@ def score(
     """
     if not files:
         raise UserError("FILE: is missing; give at least one transcript file")
-    from peergrad.measure.counts import truth_of
+    from peergrad.tasks.base import truth_of
 
     truth = truth_of(regrade, gradable)
     debates = (debate for path in files for debate in Run.any_debates(path, warn))

@@ -12,9 +12,8 @@ from typing import Annotated, Literal
 import tyro
 
 from peergrad.cli.main import Inline, say
-from peergrad.debate.bounds import Range
 from peergrad.debate.errors import UserError
-from peergrad.debate.imports import install_hint
+from peergrad.debate.settings import Range, install_hint
 from peergrad.engines.base import EngineConfig
 from peergrad.engines.shared.servers import is_loopback
 from peergrad.settings import check_settings

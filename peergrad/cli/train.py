@@ -10,6 +10,7 @@ from rich.console import Console
 
 from peergrad.cli.main import Flag, Inline, PresetFlags, program, run_until_done, train_settings
 from peergrad.config import TrainConfig
+from peergrad.debate.errors import EngineError
 from peergrad.debate.quote import visible
 from peergrad.learn.train import Stopped
 from peergrad.runs.estimate import estimate
@@ -60,6 +61,11 @@ def train(config: TrainConfig, about: str = "") -> None:
 
         run = run_until_done(work, view, lambda: run.checkpoints()[-1].name if run.checkpoints() else "the beginning")
     _conclude(console, run)
+    if run.learned_nothing:
+        raise EngineError(
+            "nothing was learned: no step made an update, and the weights are those it began with. Where debates have no "
+            "signal (debates/without_signal), `peergrad check` with the same settings says why"
+        )
 
 
 def _conclude(console: Console, run: Run) -> None:

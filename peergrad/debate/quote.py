@@ -53,6 +53,15 @@ def harmless(text: str) -> str:
     return _INST.sub(lambda mark: f"({mark[1]})", text)
 
 
+def only_text(text: str) -> str:
+    """Text with U+FFFD for halves of surrogate pairs, which are not text; it has as many bytes, so offsets hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return _SURROGATE.sub("\ufffd", text)
+    return text
+
+
 def clip(text: str, max_chars: int) -> str:
     """At most ``max_chars`` characters, with a sign that something is missing."""
     return text if len(text) <= max_chars else text[: max_chars - 1] + "…"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import nearest
-from peergrad.debate.imports import imported, install_hint, is_import_path, where_it_failed
+from peergrad.debate.settings import imported, install_hint, is_import_path, where_it_failed
 from peergrad.debate.types import Tokens
 from peergrad.engines.base import Engine, EngineConfig, Model, Setup, StepStats, Trainer, UpdateConfig, first_line
 from peergrad.engines.shared.servers import check_tinker, tinker_address

@@ -14,7 +14,7 @@ from peergrad.config import TrainConfig
 from peergrad.debate.errors import UserError
 from peergrad.engines.registry import LOCAL, engine_of
 from peergrad.runs.models import ModelRef, policy_of
-from peergrad.runs.plan import Plan, plan_run
+from peergrad.runs.plan import Plan, check_start, plan_run
 
 _GIB = 2**30
 _ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -44,6 +44,7 @@ class Lengths:
 def estimate(config: TrainConfig) -> list[str]:
     """Sentences about a run that is planned. What can't work is refused."""
     plan = plan_run(config)
+    check_start(plan)
     debate, learn, lengths = config.debate, config.learn, Lengths.of(plan)
     replies = learn.batch * debate.agents * (plan.protocol.rounds or debate.max_rounds)
     return [

@@ -9,9 +9,10 @@ from typing import Any
 from peergrad.debate.quote import visible
 from peergrad.debate.sampler import Answer, Sampler, answered
 from peergrad.debate.types import Ask, Debate, Reply
-from peergrad.engines.shared.meter import Spent
+from peergrad.engines.base import Spent
+from peergrad.learn.trainer import Updates
 from peergrad.measure.alarms import Alarm
-from peergrad.measure.history import Updates, live_values
+from peergrad.measure.history import live_values
 from peergrad.runs.folder import Progress
 
 

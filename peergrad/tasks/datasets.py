@@ -11,9 +11,9 @@ from typing import Any
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import Field, nearest
-from peergrad.debate.imports import install_hint
-from peergrad.debate.style import BOXED, OPEN, Style, last_boxed
-from peergrad.debate.types import only_text
+from peergrad.debate.question import BOXED, OPEN, Style, last_boxed
+from peergrad.debate.quote import only_text
+from peergrad.debate.settings import install_hint
 
 Row = tuple[int, Field | UserError]
 """A row's number, from 1, and what is in it, or why it can't be read."""

@@ -16,10 +16,9 @@ from typing import Any
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field
-from peergrad.debate.imports import install_hint
-from peergrad.debate.style import BOXED, OPEN, Style
-from peergrad.debate.types import Question
-from peergrad.tasks.base import BUILT_IN, Questions
+from peergrad.debate.question import BOXED, OPEN, Question, Style
+from peergrad.debate.settings import install_hint
+from peergrad.tasks.base import TASKS, Questions
 from peergrad.tasks.datasets import Read, Row, plain, worked_solution
 from peergrad.tasks.grading import grade, installed, needs_math
 
@@ -35,7 +34,7 @@ def read_questions(
     Example: ``read_questions(Path("mine.csv"), answer_field="gold")``
     """
     label = stem(path)
-    name = path.name if label in BUILT_IN else label  # its questions must not be taken for the built-in ones
+    name = path.name if label in TASKS else label  # its questions must not be taken for the built-in ones
     return questions_of(rows(path), plain(question_field, answer_field), name, label, str(path), skip_bad)
 
 

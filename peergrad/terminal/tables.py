@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from peergrad.debate.quote import visible
-from peergrad.learn.advantages import Values, has_signal
+from peergrad.learn.data import Values, has_signal
 from peergrad.measure.rescore import CONTROLS, Rescored, verdict
 from peergrad.measure.statistics import Interval
 from peergrad.reward.rewards import Scored

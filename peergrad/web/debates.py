@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from itertools import islice, zip_longest
 
 from peergrad.debate.types import Debate
-from peergrad.measure.counts import final_answers, truth_of
+from peergrad.measure.counts import final_answers
 from peergrad.reward.rewards import RewardRules, Scored, score
 from peergrad.runs.folder import Run
+from peergrad.tasks.base import truth_of
 from peergrad.tasks.open import gradable, regrade
 from peergrad.web.markup import Safe, clip, tag
 

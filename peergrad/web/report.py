@@ -9,7 +9,7 @@ from typing import Any
 
 from peergrad.config import TrainConfig, from_folder
 from peergrad.debate.errors import UserError
-from peergrad.debate.imports import is_import_path
+from peergrad.debate.settings import is_import_path
 from peergrad.measure.changes import Row, rows_before_and_after
 from peergrad.measure.history import RunHistory, alarm_spans, fifths, total
 from peergrad.runs import files

@@ -12,7 +12,7 @@ from peergrad.config import preset
 from peergrad.debate.personas import Persona
 from peergrad.debate.play import Played, play
 from peergrad.debate.protocols import Parallel, Sequential
-from peergrad.debate.types import Question
+from peergrad.debate.question import Question
 from peergrad.engines.scripted import Scripted
 from peergrad.measure.history import BINS
 from peergrad.measure.metrics import DebateBatch, measure

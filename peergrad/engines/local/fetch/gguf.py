@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from peergrad.debate.errors import EngineError, UserError
-from peergrad.debate.imports import install_hint
+from peergrad.debate.settings import install_hint
 
 CONVERTER = 1  # part of the cache's key: raise it when the same file would convert to something else
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from peergrad.debate.errors import EngineError, UserError
-from peergrad.debate.imports import install_hint
+from peergrad.debate.settings import install_hint
 from peergrad.engines.base import first_line
 from peergrad.engines.local.fetch.gguf import CONVERTER, convert
 
