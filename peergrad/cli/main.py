@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _SAVED = ("report", "export", "score", "rescore", "compare", "distill", "models")  # small ones, in one file
-COMMANDS = ("train", "check", "eval", "debate", *_SAVED, "serve")
+COMMANDS = ("train", "check", "eval", "debate", "view", *_SAVED, "serve")
 """In the order in which people need them."""
 _EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 

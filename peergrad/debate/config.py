@@ -34,6 +34,8 @@ class DebateConfig:
     """Parallel and ballot: end as soon as all answers of a round have the same final value."""
     extra_rounds: int = 0
     """Parallel, and ballot with revise: up to so many rounds more while the answers differ."""
+    agents_min: int = 0
+    """Parallel and ballot: ask so many agents first, and the others only where these do not agree; 0: all at once."""
     max_tokens: int = 1024
     """The longest reply, in tokens; one that is cut off is unreadable."""
     wording: Wording = "full"

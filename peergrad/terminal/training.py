@@ -14,11 +14,11 @@ from rich.text import Text
 
 from peergrad.debate.quote import visible
 from peergrad.debate.types import Ask, Debate, Reply
-from peergrad.learn.trainer import Updates, retried
+from peergrad.learn.trainer import retried
 from peergrad.measure.alarms import Alarm
 from peergrad.measure.changes import Row, rows_before_and_after
 from peergrad.measure.ending import ending
-from peergrad.measure.history import RunHistory, live_values, number
+from peergrad.measure.history import RunHistory, Updates, live_values, number
 from peergrad.runs import folder
 from peergrad.runs.watch import step_sentence
 from peergrad.terminal.debate import one_line

@@ -111,8 +111,8 @@ def test_8_3_answers():  # SPEC 8.3
         "x/cons@2": 0.5,
         "x/strict_cons@2": 0,  # one of two is not more than half
     }
-    with pytest.raises(ValueError, match="same number of answers"):
-        answer_metrics([[right], [right, wrong]], "x")
+    several = answer_metrics([[right], [right, wrong], [wrong, wrong]], "x")  # each k by itself
+    assert (several["x/correct"], several["x/pass@1"], several["x/pass@2"], several["x/avg@2"]) == (0.4, 1, 0.5, 0.25)
     assert last_boxed(r"\boxed{1} then \boxed{\frac{1}{2}} \boxed{3") == r"\frac{1}{2}"
     assert last_boxed(r"\boxed{\boxed{4}}") == "4"
     assert last_boxed("{" * 5) is None
