@@ -10,6 +10,7 @@ from itertools import combinations
 from typing import ClassVar, Literal
 
 from peergrad.debate import prompts
+from peergrad.debate.contract import MAX_VOTES
 from peergrad.debate.errors import UserError
 from peergrad.debate.prompts import LETTERS
 from peergrad.debate.protocol import BaseProtocol, answers_agree
@@ -27,7 +28,6 @@ from peergrad.debate.types import (
     Turn,
     Verdict,
 )
-from peergrad.debate.votes import MAX_VOTES
 
 BallotForm = Literal["soft-verdict", "soft-choice", "soft", "verdicts", "ranking", "pairs"]
 BALLOT = Contract(("evaluation", "comparison"))
@@ -75,10 +75,10 @@ class Ballot(BaseProtocol):
 
     def __post_init__(self) -> None:
         BaseProtocol.__post_init__(self)
-        self.at_least_1("max_chars_per_field")
+        self.at_least(1, "max_chars_per_field")
         if not 2 <= self.shown <= _MOST_SHOWN:
             raise UserError(f"shown: {self.shown} is not possible; give a whole number from 2 to {_MOST_SHOWN}")
-        self.at_least_0("temperature", "extra_rounds")
+        self.at_least(0, "temperature", "extra_rounds")
         if self.revise and self.soft:
             raise UserError(
                 f"revise: votes by {self.ballot_form!r} come without critiques to revise by; take --ballot-form verdicts, "
@@ -91,6 +91,9 @@ class Ballot(BaseProtocol):
     def soft(self) -> bool:
         """Whether votes are probabilities, and not words."""
         return self.ballot_form.startswith("soft")
+
+    def chooses(self, contract: Contract | None) -> bool:
+        return self.soft and contract == BALLOT
 
     @property
     def rounds(self) -> int:

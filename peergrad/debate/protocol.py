@@ -8,9 +8,9 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from peergrad.debate import contract
 from peergrad.debate.errors import UserError
-from peergrad.debate.imports import import_path, imported, is_import_path, refused, where_it_failed
 from peergrad.debate.personas import Persona
 from peergrad.debate.prompts import Texts
+from peergrad.debate.settings import import_path, imported, is_import_path, refused, where_it_failed
 from peergrad.debate.types import Ask, Contract, Debate, Message, Parsed
 
 MAX_AGENTS = 1000
@@ -33,21 +33,16 @@ class BaseProtocol:
     """Texts of one's own in place of the referee's, by name (SPEC 3.20)."""
 
     def __post_init__(self) -> None:
-        self.at_least_1("agents", "max_tokens")
+        self.at_least(1, "agents", "max_tokens")
         if self.agents > MAX_AGENTS:
             raise UserError(f"agents: {self.agents} is not possible; give a whole number from 1 to {MAX_AGENTS}")
 
-    def at_least_1(self, *names: str) -> None:
-        """Refuse settings below 1."""
+    def at_least(self, least: int, *names: str) -> None:
+        """Refuse settings below a number."""
         for name in names:
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}: {getattr(self, name)} is not possible; give a whole number of at least 1")
-
-    def at_least_0(self, *names: str) -> None:
-        """Refuse settings below 0."""
-        for name in names:
-            if getattr(self, name) < 0:
-                raise UserError(f"{name}: {getattr(self, name)} is not possible; give 0 or more")
+            if getattr(self, name) < least:
+                wanted = f"a whole number of at least {least}" if least else "0 or more"
+                raise UserError(f"{name}: {getattr(self, name)} is not possible; give {wanted}")
 
     @property
     def name(self) -> str:
@@ -77,6 +72,10 @@ class BaseProtocol:
     @property
     def one_dialogue(self) -> bool:
         """Whether each prompt of an agent continues its last one, so that no token is computed twice."""
+        return False
+
+    def chooses(self, contract: Contract | None) -> bool:  # noqa: ARG002
+        """Whether turns of this contract are choices (SPEC 3.18), which a transcript then need not say."""
         return False
 
     def wave(self, debate: Debate) -> list[Ask]:
@@ -176,6 +175,16 @@ def call_protocol(protocol: BaseProtocol, call: Callable[..., T], *args: Any) ->
         raise
     except Exception as error:
         raise UserError(f"protocol: {protocol.name}: failed ({where_it_failed(error)})") from error
+
+
+def can_vote(protocol: BaseProtocol) -> bool:
+    """Whether any turn is shown words of two others. Protocols without a number of rounds have a second one."""
+    agents = protocol.agents
+    for turn in range(agents * (protocol.rounds or 2)):
+        first, last = call_protocol(protocol, protocol.window, turn)
+        if len({other % agents for other in range(first, last)} - {turn % agents}) >= 2:
+            return True
+    return False
 
 
 _own: dict[str, type[BaseProtocol]] = {}

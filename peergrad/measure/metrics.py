@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from peergrad.debate.errors import UserError
-from peergrad.debate.imports import call_own
 from peergrad.debate.protocols import consensus_reached
+from peergrad.debate.settings import call_own
 from peergrad.learn.train import Step
 from peergrad.measure.counts import (
     bias_counts,

@@ -309,8 +309,7 @@ def cost(debate: Debate, by: Cost = "processed") -> int | None:
     if by == "sampled":
         return sum(one.sampled for one in used if one)
     if debate.protocol.one_dialogue:
-        last = {turn.agent: one for turn, one in zip(debate.turns, used, strict=True) if one}
-        return sum(one.prompt + one.sampled for one in last.values())
+        used = {turn.agent: one for turn, one in zip(debate.turns, used, strict=True)}.values()
     return sum(one.prompt + one.sampled for one in used if one)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from peergrad.debate.types import Debate
-from peergrad.reward.stream import Stream
-from peergrad.reward.streams import Form, weighted_mean
+from peergrad.reward.streams import Form, Stream, weighted_mean
 from peergrad.reward.tally import Tally, Vote
 
 

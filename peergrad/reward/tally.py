@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from peergrad.debate.contract import MAX_VOTES
 from peergrad.debate.types import Debate, Op, Turn, Verdict
-from peergrad.debate.votes import MAX_VOTES
 
 SelfVotes = Literal["drop", "keep"]
 Ballots = Literal["once", "literal"]

@@ -13,17 +13,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from peergrad.config import EvalConfig, flat
+from peergrad.config import EvalConfig
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.fields import read_json
 from peergrad.debate.head_to_head import HeadToHead
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocol import BaseProtocol, playable
 from peergrad.debate.protocols import Direct
+from peergrad.debate.question import Question
 from peergrad.debate.sampler import Sampler, Seats, all_of
 from peergrad.debate.transcript import dump
-from peergrad.debate.types import Debate, Question
+from peergrad.debate.types import Debate
+from peergrad.engines.base import Meter, Spent
 from peergrad.engines.registry import engine_of
-from peergrad.engines.shared.meter import Meter, Spent
 from peergrad.measure.outcome import (
     Outcome,
     cost,
@@ -39,6 +41,7 @@ from peergrad.measure.outcome import (
 from peergrad.runs import files
 from peergrad.runs.models import ModelPool, ModelRef, model_ref, policy_of, weights_sha256
 from peergrad.runs.watch import Watcher
+from peergrad.settings import flat
 from peergrad.tasks.base import Task
 from peergrad.tasks.open import fingerprint, left_out
 
@@ -139,7 +142,7 @@ class EvalFolder(files.WorkFolder):
 
     def debates(self, part: str) -> dict[str, Debate]:
         """The debates of a part by id."""
-        return files.read_debates(self.path / "debates" / f"{part}.jsonl", self._warn)
+        return files.read_debates(self.path / "debates" / f"{part}.jsonl", self.warn)
 
     def add(self, part: str, debate: Debate) -> None:
         """Add a debate, without its prompts and tokens. Many end at the same moment, so none waits for the disk."""
@@ -332,10 +335,12 @@ class _Evaluation:
 
 def read_result(path: Path) -> dict[str, Any]:
     """The result in an evaluation's folder, or a ``result.json`` itself."""
-    path = path / "result.json" if path.is_dir() else path
+    if path.is_dir():
+        files.refuse_links(path)
+        path = path / "result.json"
     if not path.exists():
         raise UserError(f"{path}: there is no result; give a folder that `peergrad eval` has finished")
-    result = files.read_object(path)
+    result = read_json(path)
     with contextlib.suppress(KeyError, TypeError, AttributeError, OverflowError):
         if _is_result(result):
             return result

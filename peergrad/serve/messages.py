@@ -20,7 +20,8 @@ from peergrad.debate.fields import Field, nearest
 from peergrad.debate.types import Floats, Ids
 from peergrad.engines.local.engine import AdamRules
 from peergrad.engines.local.model.decoder import Shape
-from peergrad.engines.local.sample.sampler import Completion, CompletionRequest
+from peergrad.engines.local.sample.sampler import CompletionRequest
+from peergrad.engines.local.sample.scheduler import Job
 from peergrad.engines.local.train.backward import Gradient
 from peergrad.learn.data import Datum
 from peergrad.learn.losses import RATIO_BOUNDS, Bounds, LossName
@@ -291,7 +292,7 @@ def gradient_result(gradient: Gradient) -> Result:
     return Result(output.SerializeToString(), PROTOBUF)
 
 
-def sample_result(completions: Sequence[Completion], prompt_T: Ids, logprobs_T: Floats | None) -> Result:
+def sample_result(completions: Sequence[Job], prompt_T: Ids, logprobs_T: Floats | None) -> Result:
     """The completions, and the log-probabilities of the prompt's last tokens if they were asked for."""
     response = pb.SampleResponse()
     for completion in completions:

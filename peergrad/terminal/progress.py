@@ -9,15 +9,16 @@ from typing import Any, Self
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from peergrad.debate.quote import visible
 from peergrad.debate.types import Debate
+from peergrad.learn.trainer import Updates, retried
 from peergrad.measure.alarms import Alarm
-from peergrad.measure.history import RunHistory, Updates, live_values, retried, rows_before_and_after
+from peergrad.measure.history import RunHistory, live_values, rows_before_and_after
 from peergrad.runs import folder
 from peergrad.runs.watch import Watcher
+from peergrad.terminal.tables import print_line, table
 
 _GRACE_S = 20.0
 
@@ -46,7 +47,7 @@ class View(Watcher):
 
     def say(self, sentence: str, style: str = "") -> None:
         """Print one sentence."""
-        self._console.print(Text(visible(sentence), style=style), soft_wrap=True)
+        print_line(self._console, sentence, style)
 
     def warn(self, sentence: str) -> None:
         """Print a warning."""
@@ -156,12 +157,9 @@ class RunView(View):
         debates = f", {self._done} of {self._debates} debates" if self._debates else ""
         warm, step = f"warm start {self._at.warm}/{self._warm_steps}", f"step {self._at.step}/{self._steps}"
         head = f"{step if self._at.step or not self._warm_steps else warm}  {self.phase}{debates}{self._left()}"
-        table = Table(box=None, padding=(0, 2, 0, 0), show_header=True, header_style="dim")
-        for heading, _ in (values := live_values(self._line)):
-            table.add_column(Text(visible(heading)))
-        if values:
-            table.add_row(*(value for _, value in values))
-        lines = [Text(head, style="bold"), table]
+        values = live_values(self._line) if self._line else []
+        numbers = table([heading for heading, _ in values], [[value for _, value in values]], left=len(values))
+        lines = [Text(head, style="bold"), numbers]
         if self._updates.skipped:
             style = "bold red" if self._updates.too_many else "yellow"
             lines.append(Text(f"{self._updates.skipped:,} of {self._updates.total:,} updates skipped", style=style))
@@ -172,14 +170,11 @@ class RunView(View):
 
 def before_and_after(console: Console, metrics: Sequence[Mapping[str, Any]]) -> None:
     """The first and the last fifth of a run's self-play side by side, evaluations before and after, and how many updates."""
-    updates = Updates.of(metrics)
-    table = Table("", "before", "after", box=None, padding=(0, 3, 0, 0), header_style="dim")
-    for row in rows_before_and_after(RunHistory.of(metrics)):
-        values = ("–" if value is None else row.form.format(value) for value in (row.before, row.after))
-        table.add_row(Text(visible(row.label)), *values)
-    console.print(table)
-    if updates.total:
-        console.print(Text(str(updates)), soft_wrap=True)
+    rows = rows_before_and_after(RunHistory.of(metrics))
+    numbers = [["–" if value is None else row.form.format(value) for value in (row.before, row.after)] for row in rows]
+    console.print(table(["", "before", "after"], [[row.label, *two] for row, two in zip(rows, numbers, strict=True)]))
+    if (updates := Updates.of(metrics)).total:
+        print_line(console, str(updates))
 
 
 def too_many_lost(console: Console, run: folder.Run) -> None:
@@ -187,7 +182,7 @@ def too_many_lost(console: Console, run: folder.Run) -> None:
     updates = Updates.of(run.metrics())
     if updates.too_many:
         where = str(run.path / "skipped") if run.skipped_updates() else None
-        console.print(Text(visible(updates.warning(where)), style="bold red"), soft_wrap=True)
+        print_line(console, updates.warning(where), "bold red")
 
 
 def clock(seconds: float) -> str:

@@ -13,11 +13,10 @@ import numpy as np
 
 from peergrad.debate.prompts import LETTERS
 from peergrad.debate.types import Debate, Turn
-from peergrad.learn.advantages import Values
-from peergrad.learn.data import section_tokens
+from peergrad.learn.data import Values, section_tokens
 from peergrad.measure.counts import vote_right
 from peergrad.measure.ending import ending, seat_name
-from peergrad.reward.stream import Stream
+from peergrad.reward.streams import Stream
 from peergrad.reward.tally import Vote, cast_verdict, cast_votes, pairs_due
 from peergrad.tasks.base import Grade
 from peergrad.web.scoring import Rules, ScoredDebate

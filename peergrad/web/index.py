@@ -18,7 +18,7 @@ from typing import Any
 
 from peergrad import __version__
 from peergrad.debate.errors import UserError
-from peergrad.learn.advantages import has_signal
+from peergrad.learn.data import has_signal
 from peergrad.reward.rewards import Scored
 from peergrad.web import safe
 from peergrad.web.lines import Line, lines, load_light, said

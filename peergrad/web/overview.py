@@ -13,11 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from peergrad.config import PRESETS, EvalConfig, TrainConfig, flat, preset
+from peergrad.config import PRESETS, EvalConfig, TrainConfig, preset
 from peergrad.debate.errors import UserError
 from peergrad.measure.history import RunHistory, alarm_spans, all_shown, mean, number, rows_before_and_after, total
 from peergrad.runs.evaluation import read_result
 from peergrad.runs.folder import Progress
+from peergrad.settings import flat
 from peergrad.web import safe
 from peergrad.web.scoring import settings_of
 from peergrad.web.sources import Source
@@ -167,7 +168,7 @@ class Overview:
         for section in fields(config):
             for setting, value in flat(getattr(config, section.name)).items():
                 before = others[name].get(setting)
-                about = {"value": _plain(value), "preset": _plain(before), "differs": before != value}
+                about = {"value": _plain(value), "preset": _plain(before), "differs": before != value and setting != "out"}
                 settings.append({"section": section.name, "name": setting} | about)
         return {"preset": name if isinstance(config, TrainConfig) else None, "settings": settings}
 

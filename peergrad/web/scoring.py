@@ -8,14 +8,14 @@ from typing import Any
 
 from peergrad.config import EvalConfig, TrainConfig, from_folder
 from peergrad.debate.errors import UserError
-from peergrad.debate.imports import is_import_path
+from peergrad.debate.settings import is_import_path
 from peergrad.debate.types import Debate
-from peergrad.learn.advantages import Values, advantages, has_signal
+from peergrad.learn.data import Values, advantages, has_signal
 from peergrad.learn.train import LearnRules
-from peergrad.measure.counts import copied_votes, final_grades, known_grades, share_right, truth_of, vote_counts
+from peergrad.measure.counts import copied_votes, final_grades, known_grades, share_right, vote_counts
 from peergrad.measure.ending import ending, used
 from peergrad.reward.rewards import RewardRules, Scored, score
-from peergrad.tasks.base import Grade
+from peergrad.tasks.base import Grade, truth_of
 from peergrad.tasks.open import gradable, regrade
 from peergrad.web import safe
 from peergrad.web.sources import Source

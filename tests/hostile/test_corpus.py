@@ -14,8 +14,9 @@ from peergrad.debate.ballot import Ballot
 from peergrad.debate.contract import FULL, SHORT
 from peergrad.debate.play import play
 from peergrad.debate.protocols import Parallel, Sequential
+from peergrad.debate.question import Question
 from peergrad.debate.quote import MARK
-from peergrad.debate.types import Ask, Debate, Question
+from peergrad.debate.types import Ask, Debate
 from peergrad.engines.scripted import END, Scripted
 from peergrad.reward import tally as tallying
 from peergrad.reward.tally import tally

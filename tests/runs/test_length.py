@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 TASK = """
 from peergrad import Question
-from peergrad.debate.style import Style
+from peergrad import Style
 from peergrad.tasks.base import Grade
 
 STYLE = Style("parity", "Say something.", find=lambda text: str(len(text) % 2))

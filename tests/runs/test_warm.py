@@ -301,7 +301,8 @@ def test_what_can_not_be_learned_from_is_said_at_once(dry_run, tmp_path, args, s
 def test_math_hard_begins_with_its_published_first_phase(dry_run, tmp_path):
     rows = ({"problem": f"Find {i}.", "solution": f"It is $\\boxed{{{i}}}$.", "answer": str(i)} for i in range(40))
     task = write(tmp_path / "m.jsonl", *rows)
-    code, said = dry_run("--preset", "math-hard", "--task", f"math:{task}", "--eval-questions", 4)
+    args = ("--task", f"math:{task}", "--eval-questions", 4, "--max-tokens", 100)
+    code, said = dry_run("--preset", "math-hard", *args)
     assert code == 0
     assert "warm_lr = 0.0001" in said
     assert "A warm start of 9 updates on 36 debates or solutions." in said  # 3 epochs of 16, 16 and 4

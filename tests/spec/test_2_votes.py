@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from peergrad.debate.votes import read_votes
+from peergrad.debate.contract import read_votes
 from peergrad.reward.rewards import RewardRules, score
 from peergrad.reward.tally import cast_votes, tally
 from tests.helpers import parallel, sequential

@@ -11,7 +11,7 @@ from peergrad.debate.ballot import Ballot
 from peergrad.debate.protocol import answers_agree
 from peergrad.debate.protocols import Parallel
 from peergrad.debate.types import Debate
-from peergrad.learn.advantages import advantages
+from peergrad.learn.data import advantages
 from peergrad.measure.metrics import DebateBatch, measure
 from peergrad.reward.rewards import RewardRules
 from peergrad.tasks.base import Questions

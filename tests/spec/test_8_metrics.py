@@ -9,12 +9,11 @@ import pytest
 
 from peergrad.debate.ballot import Ballot
 from peergrad.debate.protocols import Parallel, Sequential
-from peergrad.debate.style import last_boxed
+from peergrad.debate.question import Question, last_boxed
 from peergrad.debate.transcript import dump, load
-from peergrad.debate.types import Parsed, ParseError, Question
-from peergrad.learn.advantages import advantages
-from peergrad.learn.data import credit, datums
-from peergrad.learn.losses import optim_metrics
+from peergrad.debate.types import Parsed, ParseError
+from peergrad.learn.data import advantages, credit, datums
+from peergrad.learn.trainer import optim_metrics
 from peergrad.measure.counts import bias_counts, copied_votes, diversity, final_grades, form_counts, shares, turn_grades
 from peergrad.measure.metrics import DebateBatch, answer_metrics, debate_metrics, rewards, vote_quality
 from peergrad.reward.rewards import RewardRules, score

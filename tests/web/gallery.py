@@ -16,7 +16,7 @@ from peergrad.config import EvalConfig, changed, preset
 from peergrad.debate.play import Played, play
 from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.types import Ask, Reply, Tokens
-from peergrad.learn.advantages import advantages
+from peergrad.learn.data import advantages
 from peergrad.learn.train import Step
 from peergrad.measure.alarms import alarms
 from peergrad.measure.metrics import DebateBatch, measure

@@ -10,11 +10,10 @@ import pytest
 
 from peergrad.config import TrainConfig, from_folder
 from peergrad.debate.transcript import load, read_file
-from peergrad.learn.advantages import advantages
-from peergrad.learn.data import credit
-from peergrad.measure.counts import truth_of
+from peergrad.learn.data import advantages, credit
 from peergrad.reward.rewards import score
 from peergrad.runs.folder import Progress, Run
+from peergrad.tasks.base import truth_of
 from peergrad.tasks.open import gradable, regrade
 from peergrad.web.index import Index
 from peergrad.web.lines import load_light

@@ -1,4 +1,4 @@
-"""Somebody's own object by its import path, wherever a built-in name may stand."""
+"""What settings are made of: the numbers one may be, whether it may change, and somebody's own object by its import path."""
 
 from __future__ import annotations
 
@@ -7,10 +7,46 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 from typing import Any
 
 from peergrad.debate.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A whole number of at least ``least`` and, where more would only do harm, at most ``most``."""
+
+    least: int
+    most: int | None = None
+
+    def allows(self, value: float) -> bool:
+        return value >= self.least and (self.most is None or value <= self.most)
+
+    def __str__(self) -> str:
+        return f"a whole number {f'of at least {self.least}' if self.most is None else f'from {self.least} to {self.most}'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Above:
+    """A number above ``limit``."""
+
+    limit: float
+
+    def allows(self, value: float) -> bool:
+        return value > self.limit
+
+    def __str__(self) -> str:
+        return f"a number above {self.limit:g}"
+
+
+class Resumable:
+    """The setting may change when work is resumed: it decides how long, how fast or what is kept, not what comes out."""
+
+
+RESUMABLE = Resumable()
 
 
 def is_import_path(name: str) -> bool:
@@ -61,6 +97,13 @@ def call_own(function: Callable[..., Any], path: str, setting: str, *arguments: 
 def import_path(thing: Any) -> str:
     """The import path of a class or a function, by which settings and transcripts name it."""
     return f"{thing.__module__}:{thing.__qualname__}"
+
+
+def install_hint(*extras: str) -> str:
+    """How to get the libraries of some extras: by their own names, for peergrad itself may be nowhere to be had."""
+    needs = metadata.requires("peergrad") or ()
+    wanted = [need.partition(";")[0].strip() for need in needs if any(f"extra == '{extra}'" in need for extra in extras)]
+    return "pip install " + " ".join(map(repr, wanted))
 
 
 def refused(setting: str, path: str, thing: object, wanted: str) -> UserError:

@@ -1,14 +1,17 @@
-"""How a question wants to be answered: what a model is told, and where its answer stands."""
+"""What is debated: a question, how it wants to be answered, and the data it carries for its grader."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
+from typing import Any, cast
 
 from peergrad.debate.errors import UserError
-from peergrad.debate.imports import where_it_failed
+from peergrad.debate.fields import nearest
+from peergrad.debate.settings import where_it_failed
 
 _LONGEST = 100  # digits, and zeros around them, up to which numbers are compared as such
 _EXACT = Context(prec=2 * _LONGEST)
@@ -89,3 +92,75 @@ STYLES = {style.name: style for style in (OPEN, BOXED)}
 
 own_styles: dict[str, Style] = {}
 """Styles of tasks that a person has named, for the debates of theirs that are loaded again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One thing to debate.
+
+    ``style`` says how to answer; a built-in one may be given by its name: ``style="boxed"`` asks for the final answer in
+    ``\\boxed{}``. ``payload`` is for the grader alone (the tests of a program, a rubric): JSON-like data, which no agent is
+    shown. Lists in it become tuples. ``solution`` is a worked solution to learn from in a warm start, which no debate shows.
+    """
+
+    id: str
+    text: str
+    answer: str | None = None
+    style: Style = OPEN
+    dataset: str = ""
+    payload: Any = None
+    solution: str | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.style, str):
+            if self.style not in STYLES:
+                raise UserError(f"style: {self.style!r} is not known; {nearest(self.style, tuple(STYLES))}")
+            object.__setattr__(self, "style", STYLES[self.style])
+        if self.payload is not None:
+            object.__setattr__(self, "payload", frozen(self.payload))
+
+    @property
+    def known(self) -> bool:
+        """Whether there is something to grade by."""
+        return self.answer is not None or self.payload is not None
+
+
+_DEEPEST = 100
+
+
+class FrozenDict(Mapping[str, Any]):
+    """A dict that can't be changed. ``json.dumps(…, default=dict)`` writes it."""
+
+    def __init__(self, items: Mapping[str, Any]) -> None:
+        self._items = dict(items)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._items.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._items)
+
+
+def frozen(value: Any, depth: int = 0) -> Any:
+    """JSON-like data that can't be changed: lists become tuples, dicts ``FrozenDict``. Anything else is refused."""
+    if depth > _DEEPEST:
+        raise UserError(f"payload: is nested more than {_DEEPEST} deep")
+    if isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value)
+        if not all(isinstance(name, str) for name in items):
+            raise UserError("payload: a name is not text; give what JSON can hold")
+        return FrozenDict({name: frozen(item, depth + 1) for name, item in items.items()})
+    if isinstance(value, list | tuple):
+        return tuple(frozen(item, depth + 1) for item in cast("list[Any]", value))
+    if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise UserError(f"payload: {str(value)[:60]!r} ({type(value).__name__}) is nothing that JSON can hold")
