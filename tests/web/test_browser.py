@@ -128,6 +128,19 @@ def test_a_run_has_curves_alarms_costs_and_checkpoints(viewer):
     viewer.check()
 
 
+def test_one_cursor_reads_all_curves_and_a_click_goes_to_the_step(viewer):
+    viewer.go(f"#/source/{ids(viewer)['peer-votes']}", ".chart canvas >> nth=1")
+    before = viewer.texts(".chart .legend b")
+    plot = viewer.page.locator(".chart .u-over").first
+    plot.scroll_into_view_if_needed()
+    plot.hover(position={"x": 5, "y": 30})
+    viewer.until(lambda: sum(a != b for a, b in zip(before, viewer.texts(".chart .legend b"), strict=True)) > 5)
+    plot.click(position={"x": 5, "y": 30})
+    viewer.wait("table.debates")
+    assert "part=step_000001" in viewer.page.url
+    viewer.check()
+
+
 def test_an_alarm_leads_to_the_debates_that_set_it_off(viewer):
     viewer.go(f"#/source/{ids(viewer)['peer-votes']}", ".alarms summary")
     viewer.page.click(".alarms summary")
@@ -234,6 +247,28 @@ def test_a_turn_has_its_sections_raw_reply_and_exact_prompt(viewer, gallery):
     roles = [text.lower() for text in viewer.texts("#turn-4 .message > b")]
     assert roles == ["system", "user", "assistant", "user"]
     viewer.check()
+
+
+def test_every_token_says_how_likely_it_was(live, gallery):
+    run = ids(live)["peer-votes"]
+    line = json.loads((gallery / "runs/peer-votes/debates/step_000016.jsonl").read_text().splitlines()[0])
+    live.go(f"#/source/{run}/debate/step_000016/0?view=credit&tokens=1", "#turn-4 .token >> nth=0")
+    titles = live.page.eval_on_selector_all("#turn-4 .token", "all => all.map((one) => one.title)")
+    logprobs = line["turns"][4]["tokens"]["logprobs"]
+    shown = [float(title.split()[3].rstrip(",").replace("−", "-")) for title in titles]
+    assert shown == pytest.approx(logprobs, abs=0.001)
+    assert live.page.locator("#turn-4 .text.raw").text_content() == line["turns"][4]["text"]
+    live.check()
+
+
+def test_a_debate_prints_whole_and_without_controls(live):
+    live.go(f"#/source/{ids(live)['peer-votes']}/debate/step_000016/0", ".turn")
+    live.page.emulate_media(media="print")
+    hidden = [live.page.locator(one).first.is_visible() for one in (".top", ".controls", ".turn", ".matrix")]
+    left = live.page.eval_on_selector_all(".turn", "all => all.map((one) => one.getBoundingClientRect().left)")
+    live.page.emulate_media(media="screen")
+    assert hidden == [False, False, True, True]
+    assert len(set(left)) == 1
 
 
 def test_a_link_to_a_turn_and_to_a_vote_survive_a_reload(live, address):
