@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import tomllib
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -15,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from peergrad.debate.config import DebateConfig, defaults_of, has_own_settings, section_of
 from peergrad.debate.errors import UserError
-from peergrad.debate.fields import nearest
+from peergrad.debate.fields import nearest, read_toml
 from peergrad.debate.head_to_head import VoteForm
 from peergrad.debate.personas import PERSONAS
 from peergrad.debate.protocol import BaseProtocol, imported_protocol
@@ -346,14 +345,8 @@ def from_file(config: T, path: Path) -> T:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings of a TOML file by name; its sections are for the reader, names alone count."""
-    try:
-        raw = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
-    except OSError as error:
-        raise UserError(f"config: {path} can't be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:  # ValueError: not TOML, not UTF-8, a number of thousands of digits
-        raise UserError(f"config: {path} is not TOML ({error})") from None
     settings: dict[str, Any] = {}
-    for name, value in raw.items():
+    for name, value in read_toml(path, "config").items():
         settings |= value if isinstance(value, dict) else {name: value}
     return settings
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 import numpy as np
 
 from peergrad.debate.errors import UserError
-from peergrad.debate.fields import Field, nearest
+from peergrad.debate.fields import Field, nearest, open_plain
 from peergrad.debate.personas import Persona
 from peergrad.debate.prompts import Texts
 from peergrad.debate.protocol import MAX_AGENTS, BaseProtocol, Recorded, imported_protocol
@@ -108,10 +108,10 @@ def _load_question(at: Field, name: str) -> Question:
     )
 
 
-def read_file(path: Path, *, thin: bool = False) -> Iterator[Debate]:
+def read_file(path: Path | str, *, thin: bool = False) -> Iterator[Debate]:
     """The debates of a transcript file, one per line; blank lines are passed over. ``thin`` as for ``load``."""
     try:
-        with path.open("rb") as file:
+        with open_plain(Path(path)) as file:
             for number, line in enumerate(file, 1):
                 line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
                 if line and not line.isspace():
