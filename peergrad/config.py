@@ -290,6 +290,8 @@ def preset(name: str) -> TrainConfig:
 
 def check(config: Any) -> None:
     """Refuse settings that can't be, by name."""
+    for name, (value, wanted) in _typed(config).items():
+        _checked(value, wanted, name, "settings")
     bounds: dict[str, Range | Above] = markers(config, Range | Above)
     for name, value in flat(config).items():
         if isinstance(value, float) and not math.isfinite(value):
@@ -298,6 +300,15 @@ def check(config: Any) -> None:
             raise UserError(f"{name}: {value} is not possible; give {bounds[name]}")
         if isinstance(value, str | Path) and re.search("[\0\ud800-\udfff]", str(value)):  # NUL, or bytes of no character
             raise UserError(f"{name}: {str(value)!r} is not text that can be written down; give another name")
+
+
+def _typed(config: Any) -> dict[str, tuple[Any, Any]]:
+    """Every setting by its name, with the type it has to have."""
+    typed: dict[str, tuple[Any, Any]] = {}
+    for name, hint in typing.get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        typed |= _typed(value) if is_dataclass(value) and isinstance(value, hint) else {name: (value, hint)}
+    return typed
 
 
 def markers(config: Any, kind: type[M] | UnionType) -> dict[str, M]:

@@ -53,6 +53,12 @@ def dump(debate: Debate, *, thin: bool = False) -> str:
         if name in settings and settings[name] == protocol.__dataclass_fields__[name].default:
             settings.pop(name)
     line["settings"] = protocol.settings if isinstance(protocol, Recorded) else settings
+    if protocol.name not in PROTOCOLS:
+        try:
+            frozen(settings)
+        except UserError as error:
+            why = str(error).removeprefix("payload: ")
+            raise UserError(f"protocol: {protocol.name} has a setting that can't be saved: {why}") from None
     line["turns"] = [_dump_turn(debate, turn, index, thin) for index, turn in enumerate(debate.turns)]
     if debate.verdict:
         line["verdict"] = _dump_turn(debate, debate.verdict, len(debate.turns), thin)
