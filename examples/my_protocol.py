@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from peergrad import BaseProtocol, UserError
+from peergrad import Ask, BaseProtocol, Contract, Debate, Message, UserError
 from peergrad.debate import prompts
-from peergrad.debate.quote import quote
-from peergrad.debate.types import Ask, Contract, Debate, Message
 
 BALLOT = Contract(("evaluation", "comparison"))
 
@@ -45,9 +43,7 @@ class Panel(BaseProtocol):
             self.ask(debate, agent, self._ballot(debate, agent), place=place, **how) for place, agent in enumerate(agents)
         ]
 
-    def _ballot(self, debate: Debate, agent: int) -> list[Message]:
+    def _ballot(self, debate: Debate, agent: int) -> tuple[Message, ...]:
         """The others' answers, quoted so that none of their words can pass for an instruction."""
         others = {turn.agent: turn.text for turn in debate.turns[: self.agents] if turn.agent != agent}
-        answers = [f"{prompts.candidate(other)}\n{quote({'solution': text})}" for other, text in others.items()]
-        parts = [prompts.judged_question(debate.question), *answers, prompts.judge_task(list(others))]
-        return [Message("system", prompts.judge_system()), Message("user", "\n\n".join(parts))]
+        return prompts.judge_messages(debate.question, others)

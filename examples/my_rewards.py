@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from peergrad.debate.style import last_boxed
+from peergrad.debate.question import last_boxed
 from peergrad.debate.types import Debate
 from peergrad.reward.rewards import Truth
-from peergrad.reward.stream import Stream
+from peergrad.reward.streams import Stream
 from peergrad.reward.tally import Tally
 
 

@@ -14,7 +14,7 @@ import re
 from typing import Any
 
 from peergrad import Question
-from peergrad.debate.style import Style
+from peergrad.debate.question import Style
 from peergrad.tasks.base import UNANSWERED, Grade
 from peergrad.tasks.pool import Pool
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from peergrad.debate.types import Reply, Tokens
-from peergrad.learn.losses import cispo, cross_entropy, importance_sampling, optim_metrics, ppo
-from peergrad.learn.trainer import StepStats
+from peergrad.learn.losses import cispo, cross_entropy, importance_sampling, ppo
+from peergrad.learn.trainer import StepStats, optim_metrics
 
 LOSSES = {"importance_sampling": importance_sampling, "ppo": ppo, "cispo": cispo}
 LOSSES["cross_entropy"] = lambda logprobs_T, _, weights_T, mask_T: cross_entropy(logprobs_T, weights_T)

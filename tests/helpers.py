@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 
 from peergrad.debate.play import play
 from peergrad.debate.protocol import BaseProtocol
+from peergrad.debate.question import Question
 from peergrad.debate.sampler import Likely
 from peergrad.debate.transcript import load
-from peergrad.debate.types import Ask, Debate, Question
+from peergrad.debate.types import Ask, Debate
 from peergrad.engines.scripted import Scripted
 
 

@@ -10,15 +10,14 @@ import pytest
 
 from peergrad import Question, RewardRules, Run, UserError, dump, load, score
 from peergrad.cli.eval import _trained_on
-from peergrad.debate.imports import imported
+from peergrad.debate.settings import imported
 from peergrad.learn.train import LearnRules
-from peergrad.measure.counts import truth_of
 from peergrad.measure.metrics import DebateBatch, rewards
 from peergrad.measure.preflight import Sample, gates
 from peergrad.measure.rescore import rescore, verdict
 from peergrad.runs.export import export
 from peergrad.runs.folder import Progress
-from peergrad.tasks.base import Questions
+from peergrad.tasks.base import Questions, truth_of
 from peergrad.tasks.open import regrade
 from peergrad.web.report import report
 from tests.helpers import parallel
@@ -60,7 +59,7 @@ def test_the_examples(monkeypatch):
 
 def test_a_run_trains_on_it_and_goes_on(here):
     (here / "own.py").write_text(
-        "from peergrad.reward.stream import Stream\n"
+        "from peergrad import Stream\n"
         "def right(debate, tally, truth):\n"
         "    return [Stream('right', 'turn', tuple(float(truth(t)) + len(debate.turns[t].text) / 1e4"
         " for t in range(len(debate.turns))))]\n"
@@ -77,7 +76,7 @@ def test_a_run_trains_on_it_and_goes_on(here):
 
 def test_it_is_measured_and_compared_like_the_built_in_ones(here):
     (here / "own.py").write_text(
-        "from peergrad.reward.stream import Stream\n"
+        "from peergrad import Stream\n"
         "def f(debate, tally, truth):\n"
         "    turns = range(len(debate.turns))\n"
         "    votes = tuple(float(len(debate.turns[t].parsed.votes)) for t in turns)\n"
@@ -151,7 +150,7 @@ WRONG = {
 @pytest.mark.parametrize("number", range(len(WRONG)))
 def test_what_does_not_fit_is_a_sentence(here, number):
     code, why = list(WRONG.items())[number]
-    (here / f"wrong{number}.py").write_text(f"{code}\nfrom peergrad.reward.stream import Stream\n")
+    (here / f"wrong{number}.py").write_text(f"{code}\nfrom peergrad import Stream\n")
     with pytest.raises(UserError, match=why):
         score(debate("1", "2", "3"), RewardRules(reward=f"wrong{number}:f"))
 
@@ -177,7 +176,7 @@ def test_nothing_is_imported_that_a_folder_names(here):
 
 def test_numbers_of_any_kind_are_plain_ones(here):
     (here / "kinds.py").write_text(
-        "import numpy as np\nfrom peergrad.reward.stream import Stream\n"
+        "import numpy as np\nfrom peergrad import Stream\n"
         "def f(*_):\n    return [Stream('x', 'turn', (np.float32(0.5), True, None))]\n"
     )
     (stream,) = score(debate("1", "2", "3"), RewardRules(reward="kinds:f")).streams

@@ -11,17 +11,18 @@ import pytest
 
 from peergrad import Question, UserError, read_file
 from peergrad.cli.main import train_settings
-from peergrad.config import TrainConfig, changed, from_folder, preset
+from peergrad.config import TrainConfig, from_folder, preset
 from peergrad.debate.ballot import Ballot, BallotForm
+from peergrad.debate.contract import read_votes
 from peergrad.debate.judge import judge_asks, read_verdict
 from peergrad.debate.personas import PERSONAS, Persona, personas_toml, read_personas
 from peergrad.debate.play import play
 from peergrad.debate.prompts import TEXTS, read_texts
 from peergrad.debate.protocols import Parallel, Sequential
-from peergrad.debate.style import STYLES
-from peergrad.debate.votes import read_votes
+from peergrad.debate.question import STYLES
 from peergrad.runs.folder import Run
 from peergrad.runs.plan import plan_run
+from peergrad.settings import changed
 from tests.helpers import Choosing, full, short
 
 PARROT = Path(__file__).parent / "fixtures" / "parrot"

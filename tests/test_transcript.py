@@ -7,7 +7,7 @@ import pytest
 
 from peergrad import Question, UserError, dump, load, read_file
 from peergrad.debate.protocols import Parallel, Sequential
-from peergrad.debate.style import Style
+from peergrad.debate.question import Style
 from peergrad.measure.ending import ending
 from peergrad.terminal.debate import outcome
 from tests.helpers import full, parallel, played, short

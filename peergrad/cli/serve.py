@@ -13,11 +13,11 @@ from typing import Annotated, Literal
 import tyro
 
 from peergrad.cli.main import Inline, say
-from peergrad.config import check
-from peergrad.debate.bounds import Range
 from peergrad.debate.errors import UserError
+from peergrad.debate.settings import Range, install_hint
 from peergrad.engines.base import EngineConfig
 from peergrad.engines.shared.servers import is_loopback
+from peergrad.settings import check_settings
 
 KEY_ENV = "PEERGRAD_SERVE_KEY"
 _BACKLOG = 2048
@@ -46,7 +46,7 @@ class ServeConfig(EngineConfig):
     """How many samplers are kept in memory; those with a name are loaded again when they are asked for."""
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
 
 def command(settings: Annotated[ServeConfig, Inline] = ServeConfig()) -> None:  # noqa: B008 (frozen)
@@ -67,7 +67,7 @@ def command(settings: Annotated[ServeConfig, Inline] = ServeConfig()) -> None:  
         from peergrad.serve.app import Service, application
         from peergrad.serve.connections import max_open, server
     except ImportError as error:
-        raise UserError(f"serve: needs {error.name}; pip install 'peergrad[local,tinker,web]'") from None
+        raise UserError(f"serve: needs {error.name}; {install_hint('local', 'tinker', 'web')}") from None
 
     say(f"loading {settings.model}")
     names = ("device", "dtype", "threads", "kv_gb", "max_rows", "train_tokens")

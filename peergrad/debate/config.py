@@ -9,15 +9,14 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from peergrad.debate.bounds import RESUMABLE
 from peergrad.debate.contract import Order, Reading
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
-from peergrad.debate.imports import is_import_path, where_it_failed
 from peergrad.debate.personas import PERSONAS, Persona, read_personas
 from peergrad.debate.prompts import Texts, Wording, read_texts
 from peergrad.debate.protocol import BaseProtocol, Recorded, imported_protocol, own_protocol
-from peergrad.debate.protocols import BUILT_IN, OrderShown, Parallel
+from peergrad.debate.protocols import PROTOCOLS, OrderShown, Parallel
+from peergrad.debate.settings import RESUMABLE, is_import_path, where_it_failed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +24,7 @@ class DebateConfig:
     """How a debate goes."""
 
     protocol: str = "parallel"
-    """All agents of a round speak at once and see earlier rounds (parallel), or in turn (sequential), or answer alone and
+    """All agents of a round speak at once and see earlier rounds (parallel), or sequentially, or answer alone and
     then vote (ballot, with settings of its own) or do not (direct); or module:name."""
     agents: int = 3
     """How many copies of the policy debate a question; votes need at least 3."""
@@ -35,6 +34,8 @@ class DebateConfig:
     """Parallel and ballot: end as soon as all answers of a round have the same final value."""
     extra_rounds: int = 0
     """Parallel, and ballot with revise: up to so many rounds more while the answers differ."""
+    agents_min: int = 0
+    """Parallel and ballot: ask so many agents first, and the others only where these do not agree; 0: all at once."""
     max_tokens: int = 1024
     """The longest reply, in tokens; one that is cut off is unreadable."""
     wording: Wording = "full"
@@ -57,8 +58,8 @@ class DebateConfig:
     """Sequential: longer sections of others are clipped to this many characters."""
 
     def __post_init__(self) -> None:
-        if self.protocol not in BUILT_IN and not is_import_path(self.protocol):
-            hint = nearest(self.protocol, tuple(BUILT_IN))
+        if self.protocol not in PROTOCOLS and not is_import_path(self.protocol):
+            hint = nearest(self.protocol, tuple(PROTOCOLS))
             raise UserError(f"protocol: {self.protocol!r} is not known; {hint}, or module:name of your own")
 
     @property
@@ -76,7 +77,7 @@ class DebateConfig:
 
         One's own is imported by ``with_protocol``; until then it is only recorded, which is enough to show what was said.
         """
-        kind = BUILT_IN.get(self.protocol) or imported_protocol(self.protocol)
+        kind = PROTOCOLS.get(self.protocol) or imported_protocol(self.protocol)
         if kind is None:
             return Recorded(agents=self.agents, max_tokens=self.max_tokens, protocol=self.protocol)
         names = {field.name for field in dataclasses.fields(kind)}
@@ -115,7 +116,7 @@ def _is_setting(kind: Any) -> bool:
 @cache
 def section_of(protocol: str) -> type[DebateConfig]:
     """The settings of a debate by a protocol that has more of them: the usual ones, and its fields."""
-    kind = BUILT_IN.get(protocol) or own_protocol(protocol)
+    kind = PROTOCOLS.get(protocol) or own_protocol(protocol)
     try:
         types = typing.get_type_hints(kind, include_extras=True)
     except Exception as error:
@@ -133,7 +134,7 @@ def defaults_of(protocol: str) -> dict[str, Any]:
     """How many agents there are with a protocol, and the reward of a run with it, where a person gives neither. One that is
     for a single agent (direct) takes as many as there are.
     """
-    kind = BUILT_IN.get(protocol) or own_protocol(protocol)
+    kind = PROTOCOLS.get(protocol) or own_protocol(protocol)
     agents = _default(kind.__dataclass_fields__["agents"], protocol)
     return {"reward": kind.reward} | ({"agents": agents} if agents != 1 else {})
 

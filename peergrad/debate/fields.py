@@ -5,14 +5,36 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from peergrad.debate.errors import UserError
 
 _MISSING = object()
+_DEEPEST = 64
 _FLOAT32 = 3.4028235e38
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of ours. Somebody may have sent it: whatever it holds, it is an object or a sentence."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict) or _too_deep(value):
+        raise UserError(f"{path}: is damaged or missing; restore it")
+    return cast("dict[str, Any]", value)
+
+
+def _too_deep(value: Any) -> bool:
+    """Whether it is nested more deeply than anything of ours: whoever follows it down would not return."""
+    level: list[Any] = [value]
+    for _ in range(_DEEPEST):
+        nested: list[Any] = [one for one in level if isinstance(one, dict | list)]
+        level = [item for one in nested for item in cast("Any", one.values() if isinstance(one, dict) else one)]
+    return bool(level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +69,10 @@ class Field:
     @property
     def shown(self) -> str:
         """The value as a person wrote it, short."""
-        text = json.dumps(self.value, default=str)  # TOML has dates
+        try:
+            text = json.dumps(self.value, default=str)  # TOML has dates
+        except RecursionError:
+            text = "what is nested so deeply"
         return text if len(text) <= 60 else text[:57] + "..."
 
     def __contains__(self, name: str) -> bool:
@@ -125,6 +150,11 @@ class Field:
 
     def names(self) -> list[str]:
         return list(cast("dict[str, Any]", self.object().value))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence: ``a, b and c``."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def nearest(name: str, allowed: tuple[str, ...]) -> str:

@@ -7,8 +7,7 @@ debate's verdict. It is no turn: debaters never see it, and rewards count it onl
 from __future__ import annotations
 
 from peergrad.debate import contract, prompts
-from peergrad.debate.quote import quote
-from peergrad.debate.types import Ask, Contract, Debate, Message, Parsed
+from peergrad.debate.types import Ask, Contract, Debate, Parsed
 
 JUDGE = Contract(("evaluation", "comparison"))
 _TEMPERATURE = 0.0
@@ -23,16 +22,13 @@ def judge_asks(debate: Debate, max_tokens: int) -> list[Ask]:
     solutions = {agent: debate.turns[at].solution or "" for agent, at in ends.items() if at is not None}
     if len(solutions) < 2 or debate.verdict:
         return []
-    shown = [f"{prompts.candidate(agent)}\n{quote({'solution': text})}" for agent, text in solutions.items()]
-    own = debate.protocol.prompts
-    parts = [prompts.judged_question(debate.question, own), *shown, prompts.judge_task(tuple(solutions), own)]
     return [
         Ask(
             debate=debate.id,
-            agent=debate.agents,
+            agent=debate.protocol.agents,
             turn=len(debate.turns),
             seen=len(debate.turns),
-            messages=(Message("system", prompts.judge_system(own)), Message("user", "\n\n".join(parts))),
+            messages=prompts.judge_messages(debate.question, solutions, debate.protocol.prompts),
             stop=(JUDGE.stop,),
             max_tokens=max_tokens,
             temperature=_TEMPERATURE,

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from peergrad.debate.errors import EngineError, Halted, UserError
 from peergrad.debate.judge import judge_asks, read_verdict
 from peergrad.debate.protocol import BaseProtocol, call_protocol
+from peergrad.debate.question import Question
 from peergrad.debate.sampler import Sampler, answered
-from peergrad.debate.types import Ask, Debate, Question, Reply, Turn
+from peergrad.debate.types import Ask, Debate, Reply, Turn
 
 
 async def play(

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
 from peergrad.debate.errors import UserError
-from peergrad.debate.fields import nearest
+from peergrad.debate.fields import listed, nearest
 from peergrad.debate.personas import Persona
-from peergrad.debate.quote import MARK, harmless
-from peergrad.debate.types import Question
+from peergrad.debate.question import Question
+from peergrad.debate.quote import MARK, harmless, quote
+from peergrad.debate.types import Message
 
 # Brief words save prompt tokens once a model knows the contract, as it does after a warm start.
 Wording = Literal["full", "brief"]
@@ -232,7 +233,7 @@ def task(
         count="four" if full else "two",
         consensus=text("consensus" if shown else "no_consensus", own) if full else "",
         other=others[0] if others else "",
-        others=_listed(others) if others else "",
+        others=_agents(others),
         own=text("next_solution" if agent in shown else "first_solution", own),
         pairs=_pairs(others, own, f"{asked.id}/{agent}"),
     )
@@ -257,19 +258,11 @@ def _pairs(others: Sequence[int], own: Texts, seed: str) -> str:
     return "\n".join(f"Agent {a} ? Agent {b}" for a, b in draw.sample(pairs, len(pairs)))
 
 
-def judge_system(own: Texts = ()) -> str:
-    """Who a judge is and the contract its reply must meet."""
-    return text("judge", own)
-
-
-def judge_task(agents: Sequence[int], own: Texts = ()) -> str:
-    """What a judge is to do."""
-    return text("judge_task", own, agents=_listed(agents))
-
-
-def candidate(agent: int) -> str:
-    """The line that opens a quoted final answer."""
-    return f"Agent {agent}'s final answer:"
+def judge_messages(asked: Question, solutions: Mapping[int, str], own: Texts = ()) -> tuple[Message, Message]:
+    """What a judge of final answers is told: who it is, the contract its reply must meet, the answers, and its task."""
+    answers = [f"Agent {agent}'s final answer:\n{quote({'solution': said})}" for agent, said in solutions.items()]
+    parts = judged_question(asked, own), *answers, text("judge_task", own, agents=_agents(tuple(solutions)))
+    return Message("system", text("judge", own)), Message("user", "\n\n".join(parts))
 
 
 def lettered(answers: Sequence[str]) -> list[str]:
@@ -281,9 +274,8 @@ def lettered(answers: Sequence[str]) -> list[str]:
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def _listed(agents: Sequence[int]) -> str:
-    names = [f"Agent {agent}" for agent in agents]
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+def _agents(agents: Sequence[int]) -> str:
+    return listed([f"Agent {agent}" for agent in agents])
 
 
 def speaker(agent: int, round_: int) -> str:

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from peergrad.debate import contract
 from peergrad.debate.errors import UserError
-from peergrad.debate.imports import import_path, imported, is_import_path, refused, where_it_failed
 from peergrad.debate.personas import Persona
 from peergrad.debate.prompts import Texts
+from peergrad.debate.settings import import_path, imported, is_import_path, refused, where_it_failed
 from peergrad.debate.types import Ask, Contract, Debate, Message, Parsed
 
 MAX_AGENTS = 1000
@@ -33,21 +33,21 @@ class BaseProtocol:
     """Texts of one's own in place of the referee's, by name (SPEC 3.20)."""
 
     def __post_init__(self) -> None:
-        self.at_least_1("agents", "max_tokens")
+        self.at_least(1, "agents", "max_tokens")
         if self.agents > MAX_AGENTS:
             raise UserError(f"agents: {self.agents} is not possible; give a whole number from 1 to {MAX_AGENTS}")
 
-    def at_least_1(self, *names: str) -> None:
-        """Refuse settings below 1."""
+    def at_least(self, least: int, *names: str) -> None:
+        """Refuse settings below a number."""
         for name in names:
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}: {getattr(self, name)} is not possible; give a whole number of at least 1")
+            if getattr(self, name) < least:
+                wanted = f"a whole number of at least {least}" if least else "0 or more"
+                raise UserError(f"{name}: {getattr(self, name)} is not possible; give {wanted}")
 
-    def at_least_0(self, *names: str) -> None:
-        """Refuse settings below 0."""
-        for name in names:
-            if getattr(self, name) < 0:
-                raise UserError(f"{name}: {getattr(self, name)} is not possible; give 0 or more")
+    def check_first(self, least: int) -> None:
+        """Refuse a number of agents to ask first that can't be (SPEC 3.22)."""
+        if least and not 2 <= least <= self.agents:
+            raise UserError(f"agents_min: {least} is not possible; give 0, for all at once, or from 2 to {self.agents}")
 
     @property
     def name(self) -> str:
@@ -79,6 +79,10 @@ class BaseProtocol:
         """Whether each prompt of an agent continues its last one, so that no token is computed twice."""
         return False
 
+    def chooses(self, contract: Contract | None) -> bool:  # noqa: ARG002
+        """Whether turns of this contract are choices (SPEC 3.18), which a transcript then need not say."""
+        return False
+
     def wave(self, debate: Debate) -> list[Ask]:
         """The turns to ask for now, all at the same moment; [] means the debate is over."""
         raise NotImplementedError
@@ -99,15 +103,21 @@ class BaseProtocol:
         """The same for a debater without others, in the character of this agent."""
         return replace(self, agents=1)
 
+    def seats(self, debate: Debate) -> int:  # noqa: ARG002
+        """How many agents take part in a debate: all, or those that are asked first (SPEC 3.22)."""
+        return self.agents
+
     def speakers(self, debate: Debate) -> tuple[int, list[int]]:
         """The round to play now, the first in which somebody has not spoken, and who has not: everybody, unless a transcript
-        breaks off within it.
+        breaks off within it, or others are to be asked because those asked first do not agree (SPEC 3.22).
         """
         spoken = {(turn.round, turn.agent) for turn in debate.turns}
         for round_ in range(debate.rounds):
-            if missing := [agent for agent in range(self.agents) if (round_, agent) not in spoken]:
+            if missing := [agent for agent in range(debate.agents) if (round_, agent) not in spoken]:
                 return round_, missing
-        return debate.rounds, list(range(self.agents))
+        if debate.rounds == 1 and debate.agents < self.agents and not answers_agree(debate, 0):
+            return 0, list(range(debate.agents, self.agents))
+        return debate.rounds, list(range(debate.agents))
 
     def ask(
         self,
@@ -144,6 +154,11 @@ def answers_agree(debate: Debate, round_: int) -> bool:
     return len(answers) > 1 and len(values) == 1 and None not in values
 
 
+def seats_taken(debate: Debate, least: int, most: int) -> int:
+    """As many as are asked first, until others are asked too (SPEC 3.22); all where ``least`` is 0."""
+    return most if not least or any(turn.agent >= least for turn in debate.turns) else least
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded(BaseProtocol):
     """A protocol known by its transcripts alone: they can be scored and shown, and not be continued."""
@@ -176,6 +191,16 @@ def call_protocol(protocol: BaseProtocol, call: Callable[..., T], *args: Any) ->
         raise
     except Exception as error:
         raise UserError(f"protocol: {protocol.name}: failed ({where_it_failed(error)})") from error
+
+
+def can_vote(protocol: BaseProtocol) -> bool:
+    """Whether any turn is shown words of two others. Protocols without a number of rounds have a second one."""
+    agents = protocol.agents
+    for turn in range(agents * (protocol.rounds or 2)):
+        first, last = call_protocol(protocol, protocol.window, turn)
+        if len({other % agents for other in range(first, last)} - {turn % agents}) >= 2:
+            return True
+    return False
 
 
 _own: dict[str, type[BaseProtocol]] = {}

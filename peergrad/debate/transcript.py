@@ -9,43 +9,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, fields
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from peergrad.debate.ballot import BALLOT, Ballot
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field, nearest
-from peergrad.debate.imports import is_import_path
-from peergrad.debate.judge import JUDGE, read_verdict
-from peergrad.debate.payload import frozen
 from peergrad.debate.personas import Persona
-from peergrad.debate.prompts import LETTERS, Texts
-from peergrad.debate.protocol import MAX_AGENTS, BaseProtocol, Recorded, call_protocol, imported_protocol
-from peergrad.debate.protocols import BUILT_IN, Parallel, Sequential
-from peergrad.debate.style import OPEN, STYLES, Style, own_styles
-from peergrad.debate.types import (
-    Ask,
-    Candidates,
-    Contract,
-    Debate,
-    Message,
-    Op,
-    Parsed,
-    ParseError,
-    Question,
-    Section,
-    Tokens,
-    Turn,
-    Usage,
-    Verdict,
-    only_text,
-)
+from peergrad.debate.prompts import Texts
+from peergrad.debate.protocol import MAX_AGENTS, BaseProtocol, Recorded, imported_protocol
+from peergrad.debate.protocols import PROTOCOLS, Parallel, Sequential
+from peergrad.debate.question import OPEN, STYLES, Question, Style, frozen, own_styles
+from peergrad.debate.saved_turn import load_turn
+from peergrad.debate.settings import is_import_path
+from peergrad.debate.types import Debate, Message, Tokens, Turn
 
-_ROLES = ("system", "user", "assistant")
-_INT32 = 2**31 - 1
 _TOKENS = b'"tokens": {'  # within text, quotes are escaped, so that no text can look like this
 
 
@@ -69,8 +48,8 @@ def dump(debate: Debate, *, thin: bool = False) -> str:
     settings = asdict(cast("Any", protocol))
     line["agents"] = settings.pop("agents")
     line["protocol"] = protocol.name
-    newer = ["prompts", "end_early", "extra_rounds", *(["temperature"] if isinstance(protocol, Parallel) else [])]
-    for name in newer:  # as older lines, which do not have them
+    newer = ["temperature"] if isinstance(protocol, Parallel) else []
+    for name in ("prompts", "end_early", "extra_rounds", "agents_min", *newer):  # as older lines, which do not have them
         if name in settings and settings[name] == protocol.__dataclass_fields__[name].default:
             settings.pop(name)
     line["settings"] = protocol.settings if isinstance(protocol, Recorded) else settings
@@ -93,7 +72,7 @@ def load(line: str | bytes, where: str = "transcript", *, thin: bool = False) ->
     at = _parse_thin(line, where) if thin else Field.parse(line, where)
     protocol = at["protocol"]
     if not isinstance(protocol.value, str) or not is_import_path(protocol.value):
-        protocol.one_of(tuple(BUILT_IN))
+        protocol.one_of(tuple(PROTOCOLS))
     agents = at["agents"].whole(1, MAX_AGENTS)
     name = at["id"].text()
     question = _load_question(at, name)
@@ -104,12 +83,12 @@ def load(line: str | bytes, where: str = "transcript", *, thin: bool = False) ->
     spoken: set[tuple[int, int]] = set()
     for line_ in lines:
         agent = line_.object()["agent"].whole(0, agents - 1, f": this debate has {agents} agents, counted from 0")
-        turn = _load_turn(line_, turns, agent, protocol, thin)
+        turn = load_turn(line_, turns, agent, protocol, thin)
         if (turn.round, agent) in spoken:
             line_["agent"].wrong(f"agent {agent} has already spoken in round {turn.round + 1}; each speaks once a round")
         spoken.add((turn.round, agent))
         turns.append(turn)
-    verdict = _load_turn(at["verdict"].object(), turns, agents, protocol, thin) if "verdict" in at else None
+    verdict = load_turn(at["verdict"].object(), turns, agents, protocol, thin) if "verdict" in at else None
     return Debate(name, question, protocol, tuple(turns), verdict)
 
 
@@ -191,16 +170,16 @@ def _dump_turn(debate: Debate, turn: Turn, index: int, thin: bool) -> dict[str, 
 
 def _dump_asked(debate: Debate, turn: Turn, index: int) -> dict[str, Any]:
     """What does not follow from the protocol's name: of a built-in one little, of others all that was read."""
-    if turn.agent == debate.agents:  # a judge
+    if turn.agent == debate.protocol.agents:  # a judge
         return {}
     line: dict[str, Any] = {}
-    if turn.round != index // debate.agents:
+    if turn.round != index // debate.protocol.agents:
         line["round"] = turn.round
     if turn.candidates:
         line["candidates"] = turn.candidates
-    if turn.chosen != _chosen_by(debate.protocol, turn.contract):
+    if turn.chosen != debate.protocol.chooses(turn.contract):
         line["chosen"] = turn.chosen
-    built_in = debate.protocol.name in BUILT_IN
+    built_in = debate.protocol.name in PROTOCOLS
     if not built_in or turn.contract != debate.protocol.contract:
         line["contract"] = turn.contract and turn.contract.names
     if not built_in and not turn.parsed.error:
@@ -210,7 +189,7 @@ def _dump_asked(debate: Debate, turn: Turn, index: int) -> dict[str, Any]:
 
 
 def _dump_messages(debate: Debate, asked: tuple[Message, ...], before: int | None) -> list[dict[str, Any]]:
-    if before is not None and (shown := _dialogue_after(debate.turns[before])) and asked[: len(shown)] == shown:
+    if before is not None and (shown := debate.turns[before].dialogue) and asked[: len(shown)] == shown:
         return [{"continues": before}, *_dump_messages(debate, asked[len(shown) :], None)]
     return [
         {"role": message.role, "text": message.text}
@@ -237,15 +216,10 @@ def _dump_tokens(debate: Debate, tokens: Tokens, before: int | None) -> dict[str
     }
 
 
-def _dialogue_after(turn: Turn) -> tuple[Message, ...]:
-    """What an agent was shown and then said: how a growing dialogue goes on."""
-    return (*turn.asked, Message("assistant", turn.text, turn.tokens)) if turn.asked else ()
-
-
 def _load_protocol(at: Field, agents: int, max_rounds: int) -> BaseProtocol:
     name, settings = at["protocol"].value, at.get("settings", {})
-    if name in BUILT_IN:
-        return _built_in(settings, BUILT_IN[name], agents, max_rounds)
+    if name in PROTOCOLS:
+        return _built_in(settings, PROTOCOLS[name], agents, max_rounds)
     raw: dict[str, Any] = {one: settings[one].value for one in settings.names()}
     kind = imported_protocol(name)
     if kind is None:
@@ -300,121 +274,3 @@ def _load_setting(at: Field, kind: Any) -> Any:
 def _load_personas(at: Field) -> tuple[Persona, ...]:
     personas = tuple(Persona(p.object()["name"].text(), p["style"].text(), p["temperature"].number(0)) for p in at)
     return personas or at.wrong("at least one is needed; leave it out for the five built-in ones")
-
-
-def _load_turn(at: Field, earlier: list[Turn], agent: int, protocol: BaseProtocol, thin: bool) -> Turn:
-    """A turn, or the judge's, whose seat is the one after the last."""
-    text, truncated = only_text(at["text"].text()), at.get("truncated", False).flag()
-    index, judge = len(earlier), agent == protocol.agents
-    first, last = (0, index) if judge else call_protocol(protocol, protocol.window, index)
-    seen = at.get("seen", last).whole(0, index, ": turns that existed when it was asked")
-    since = at.get("since", min(seen, first)).whole(0, seen, ": the first turn it was shown")
-    round_ = 0 if judge else at.get("round", index // protocol.agents).whole(0, index)
-    contract = JUDGE if judge else _load_contract(at, protocol)
-    candidates = _load_candidates(at.get("candidates", []), protocol.agents)
-    ask = Ask("", agent, index, seen, (), (), 0, since=since, round=round_, contract=contract, candidates=candidates)
-    if judge:
-        parsed = read_verdict(text, truncated)
-    else:
-        recorded = isinstance(protocol, Recorded)
-        parsed = _load_parsed(at, text) if recorded else call_protocol(protocol, protocol.read, ask, text, truncated)
-    usage = at["usage"].object() if "usage" in at else None
-    return Turn(
-        agent=agent,
-        seen=seen,
-        text=text,
-        parsed=parsed,
-        truncated=truncated,
-        since=since,
-        asked=() if thin else tuple(_load_messages(at.get("asked", []), earlier)),
-        tokens=_load_tokens(at["tokens"].object(), earlier, text) if "tokens" in at and not thin else None,
-        usage=Usage(usage["prompt"].whole(0), usage["sampled"].whole(0)) if usage else None,
-        round=round_,
-        contract=contract,
-        candidates=candidates,
-        chosen=not judge and at.get("chosen", _chosen_by(protocol, contract)).flag(),
-        by=only_text(at.get("by", "").text()),
-    )
-
-
-def _chosen_by(protocol: BaseProtocol, contract: Contract | None) -> bool:
-    """Whether a turn is one of choices by its protocol, which a line then need not say."""
-    return isinstance(protocol, Ballot) and protocol.soft and contract == BALLOT
-
-
-def _load_candidates(at: Field, agents: int) -> Candidates:
-    candidates = tuple(tuple(letter.wholes(0, agents - 1)) for letter in at)
-    shown = [agent for letter in candidates for agent in letter]
-    if len(candidates) > len(LETTERS) or len({*shown}) < len(shown):
-        at.wrong(f"are at most {len(LETTERS)} letters, with every agent under one of them at most")
-    return candidates
-
-
-def _load_contract(at: Field, protocol: BaseProtocol) -> Contract | None:
-    if "contract" not in at:
-        return protocol.contract
-    names = at["contract"]
-    return None if names.value is None else Contract(tuple(name.text() for name in names))
-
-
-def _load_parsed(at: Field, text: str) -> Parsed:
-    """What was read in a reply when it was given, by a protocol that is not here."""
-    if "error" in at:
-        kind, _, tag = at["error"].text().partition(" ")
-        return Parsed(error=ParseError(kind, tag.strip("<>") or None))
-    sections: list[Section] = []
-    spans = at.get("sections", {}).object()
-    for name in spans.names():
-        bounds = spans[name].wholes(0, len(text))
-        if len(bounds) != 2 or bounds[0] > bounds[1]:
-            spans[name].wrong("is no span; give where its text begins and ends")
-        sections.append(Section(name, bounds[0], bounds[1], (bounds[0], bounds[1])))
-    votes: list[tuple[int, Verdict, int]] = []
-    for vote in at.get("votes", []):
-        if len(vote.items()) != 3:
-            vote.wrong("is no vote; give the two agents and between them '>' or '='")
-        a, verdict, b = vote
-        hard = isinstance(verdict.value, str)
-        said = cast("Op", verdict.one_of((">", "="))) if hard else max(-1.0, min(1.0, verdict.number()))
-        votes.append((a.whole(0), said, b.whole(0)))
-    consensus = at.get("consensus", None)
-    agreed = None if consensus.value is None else consensus.flag()
-    malformed, tolerated = at.get("malformed", 0).whole(0), at.get("tolerated", False).flag()
-    return Parsed(tuple(sections), tuple(votes), malformed, agreed, tolerated=tolerated)
-
-
-def _load_messages(at: Field, earlier: list[Turn]) -> Iterator[Message]:
-    for index, message in enumerate(at):
-        if index == 0 and "continues" in message.object():
-            shown = _dialogue_after(_continued(message["continues"], earlier))
-            if not shown:
-                message["continues"].wrong("that turn has no messages to continue")
-            yield from shown
-            continue
-        role, text = message.object()["role"].one_of(_ROLES), message["text"].text()
-        tokens = _load_tokens(message["tokens"].object(), earlier, text) if "tokens" in message else None
-        yield Message(cast("Any", role), text, tokens)
-
-
-def _continued(at: Field, earlier: list[Turn]) -> Turn:
-    if not earlier:
-        at.wrong("the first turn continues none; leave it out")
-    return earlier[at.whole(0, len(earlier) - 1, ": an earlier turn")]
-
-
-def _load_tokens(at: Field, earlier: list[Turn], text: str) -> Tokens:
-    ids, prompt = at["ids"].wholes(0, _INT32), at["prompt"].wholes(0, _INT32)
-    logprobs = at["logprobs"].numbers()
-    starts = at["starts"].wholes(0, len(text.encode("utf-8", "surrogatepass")))
-    if not len(ids) == len(logprobs) == len(starts):
-        at.wrong(f"{len(ids)} ids, {len(logprobs)} logprobs and {len(starts)} starts; there must be one of each per token")
-    if any(first > second for first, second in pairwise(starts)):
-        at["starts"].wrong("must not decrease: they are byte offsets of the tokens in order")
-    if "continues" in at:
-        before = _continued(at["continues"], earlier).tokens
-        if before is None:
-            at["continues"].wrong("that turn has no tokens to continue")
-        prompt = [*before.prompt_T.tolist(), *before.ids_T.tolist(), *prompt]
-    elif not prompt:
-        at["prompt"].wrong("is empty; a reply's tokens follow at least one prompt token")
-    return Tokens.of(prompt, ids, logprobs, starts, at.get("temperature", 1.0).number(0))

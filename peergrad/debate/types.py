@@ -1,10 +1,11 @@
-"""What a debate is: a question, and the turns said about it.
+"""What a debate is: a question, and the turns said about it. Here are the turns.
 
 Everything here is frozen. Array names end in their axis: ``_T`` is tokens.
 """
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from peergrad.debate.errors import UserError
-from peergrad.debate.fields import nearest
-from peergrad.debate.payload import frozen
-from peergrad.debate.style import OPEN, STYLES, Style
+from peergrad.debate.question import Question
+from peergrad.debate.quote import only_text
 
 if TYPE_CHECKING:
     from peergrad.debate.protocol import BaseProtocol
@@ -24,38 +24,9 @@ if TYPE_CHECKING:
 Ids = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 Op = Literal[">", "="]
+_THINK = re.compile(r"</?think>", re.IGNORECASE)
 Verdict = Op | float
 """What a vote says of two agents: the first is better, they are equal, or by how much it is better, from -1 to 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """One thing to debate.
-
-    ``style`` says how to answer; a built-in one may be given by its name: ``style="boxed"`` asks for the final answer in
-    ``\\boxed{}``. ``payload`` is for the grader alone (the tests of a program, a rubric): JSON-like data, which no agent is
-    shown. Lists in it become tuples. ``solution`` is a worked solution to learn from in a warm start, which no debate shows.
-    """
-
-    id: str
-    text: str
-    answer: str | None = None
-    style: Style = OPEN
-    dataset: str = ""
-    payload: Any = None
-    solution: str | None = field(default=None, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if isinstance(self.style, str):
-            if self.style not in STYLES:
-                raise UserError(f"style: {self.style!r} is not known; {nearest(self.style, tuple(STYLES))}")
-            object.__setattr__(self, "style", STYLES[self.style])
-        object.__setattr__(self, "payload", frozen(self.payload))
-
-    @property
-    def known(self) -> bool:
-        """Whether there is something to grade by."""
-        return self.answer is not None or self.payload is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,13 +71,9 @@ class Tokens:
             return True
         if not isinstance(other, Tokens):
             return NotImplemented
-        return (
-            self.temperature == other.temperature
-            and np.array_equal(self.ids_T, other.ids_T)
-            and np.array_equal(self.prompt_T, other.prompt_T)
-            and np.array_equal(self.starts_T, other.starts_T)
-            and np.array_equal(self.logprobs_T, other.logprobs_T)
-        )
+        arrays = "ids_T", "prompt_T", "starts_T", "logprobs_T"
+        same = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays)
+        return same and self.temperature == other.temperature
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -230,6 +197,10 @@ class Section:
         """The span of its text, without the tags."""
         return self.between or (self.start + len(self.name) + 2, self.end - len(self.name) - 3)
 
+    def words(self, reply: str) -> str:
+        """What it holds of the reply, thinking markers left out (SPEC 1.3)."""
+        return _THINK.sub("", reply[slice(*self.inner)])
+
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
@@ -295,9 +266,14 @@ class Turn:
             by=reply.by,
         )
 
+    @property
+    def dialogue(self) -> tuple[Message, ...]:
+        """What the agent was shown and then said: how a growing dialogue goes on. Empty if that was not kept."""
+        return (*self.asked, Message("assistant", self.text, self.tokens)) if self.asked else ()
+
     def section(self, name: str) -> str:
         """The text of a section, thinking markers left out (SPEC 1.3); empty if there is no such section."""
-        return next((section_text(self.text, s).strip() for s in self.parsed.sections if s.name == name), "")
+        return next((s.words(self.text).strip() for s in self.parsed.sections if s.name == name), "")
 
     @property
     def asked_to_answer(self) -> bool:
@@ -322,29 +298,11 @@ class Turn:
         return Usage(len(self.tokens.prompt_T), len(self.tokens.ids_T)) if self.tokens else self.usage
 
 
-def only_text(text: str) -> str:
-    """Text with U+FFFD for halves of surrogate pairs, which are not text; it has as many bytes, so offsets hold."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return re.sub("[\ud800-\udfff]", "\ufffd", text)
-    return text
-
-
-_THINK = re.compile(r"</?think>", re.IGNORECASE)
-
-
-def section_text(text: str, section: Section) -> str:
-    """What a section holds, thinking markers left out."""
-    start, end = section.inner
-    return _THINK.sub("", text[start:end])
-
-
 @dataclass(frozen=True, slots=True)
 class Debate:
     """A question, the protocol that rules, and the turns so far, in speaking order.
 
-    ``verdict`` is what a judge said when it was over, if there was one; its ``agent`` is ``agents``, a seat of its own.
+    ``verdict`` is what a judge said when it was over, if there was one; its ``agent`` is the seat after the protocol's last.
     """
 
     id: str
@@ -355,7 +313,8 @@ class Debate:
 
     @property
     def agents(self) -> int:
-        return self.protocol.agents
+        """How many take part: all, or so far as many as are asked first (SPEC 3.22)."""
+        return self.protocol.seats(self)
 
     @property
     def opponents(self) -> frozenset[int]:
@@ -379,6 +338,11 @@ class Debate:
         """The index of the turn with an agent's final solution: the last one that can be read; ``None`` if it has none."""
         turns = reversed(list(enumerate(self.turns)))
         return next((index for index, turn in turns if turn.agent == agent and turn.solution), None)
+
+    def show(self) -> Any:
+        """The viewer's page about the debate, inside a notebook."""
+        # By name: this room does not import the one that shows it.
+        return importlib.import_module("peergrad.web.report").show(self)
 
     def extend(self, wave: Sequence[Ask], replies: Sequence[Reply]) -> Debate:
         """The debate after this wave was answered."""

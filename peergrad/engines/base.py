@@ -20,9 +20,9 @@ from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from peergrad.debate.bounds import RESUMABLE, Above, Range
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.sampler import Answer, Sampler
+from peergrad.debate.settings import RESUMABLE, Above, Range
 from peergrad.debate.types import Ask, Usage
 from peergrad.learn.trainer import StepStats, Trainer
 

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from peergrad.debate.bounds import Range
 from peergrad.debate.errors import UserError
+from peergrad.debate.settings import Range
+from peergrad.learn.train import epoch_order, next_in_epoch
 
 Outcomes = Mapping[str, float | None]
 """The questions of a step, each with the share of its final answers that were right or, where nobody knows, the share of
@@ -68,8 +69,7 @@ def check_curriculum(rules: CurriculumRules, tasks: Mapping[str, Sequence[str]],
         for at, (task, part) in enumerate(_parts(rules, list(tasks.values()), batch, stage)):
             if not part:
                 raise UserError(f"batch: {batch} has no place for a question of {names[at]}; raise it, or its task_weights")
-            if part > len(task):
-                raise UserError(f"batch: {part} is more than the {len(task)} questions there are; give at most that")
+            next_in_epoch(task, part, 0, 0)
 
 
 def choose(
@@ -85,7 +85,7 @@ def choose(
     if rules.curriculum == "adaptive":
         return _adaptive([id for task in tasks for id in task], batch, seed, step, history[: max(0, step - ahead)])
     stage, began = stage_of(rules, len(tasks), step, history, ahead)
-    chosen = [_next(task, part, seed, step - began) for task, part in _parts(rules, tasks, batch, stage)]
+    chosen = [next_in_epoch(task, part, seed, step - began) for task, part in _parts(rules, tasks, batch, stage)]
     # Tasks alternate, for a batch may be dealt out to several updates.
     places = [((at + 0.5) / len(ids), id) for ids in chosen for at, id in enumerate(ids)]
     return [id for _, id in sorted(places, key=lambda place: place[0])]
@@ -93,7 +93,7 @@ def choose(
 
 def first(rules: CurriculumRules, tasks: Sequence[Sequence[str]], batch: int, seed: int, count: int) -> list[str]:
     """The first questions that a run asks, as many as ``count`` if there are."""
-    orders = [(_order(task, seed, 0), part) for task, part in _parts(rules, tasks, batch, 0)]
+    orders = [(epoch_order(task, seed, 0), part) for task, part in _parts(rules, tasks, batch, 0)]
     steps = range(max(math.ceil(len(order) / part) for order, part in orders))
     return [id for step in steps for order, part in orders for id in order[step * part : (step + 1) * part]][:count]
 
@@ -164,18 +164,6 @@ def _parts(
     return list(zip(tasks, parts, strict=True))
 
 
-def _order(task: Sequence[str], seed: int, epoch: int) -> list[str]:
-    order = list(task)
-    random.Random(f"{seed} {epoch}").shuffle(order)
-    return order
-
-
-def _next(task: Sequence[str], count: int, seed: int, step: int) -> list[str]:
-    """Every question at most once an epoch, each epoch in an order of its own; what is no whole batch is left out of it."""
-    epoch, place = divmod(step, len(task) // count)
-    return _order(task, seed, epoch)[place * count : (place + 1) * count]
-
-
 def _adaptive(questions: Sequence[str], count: int, seed: int, step: int, history: History) -> list[str]:
     """Up to half are drawn by how mixed their answers were last time, divided by how often they were asked; the others are
     those that were asked least often.
@@ -189,5 +177,5 @@ def _adaptive(questions: Sequence[str], count: int, seed: int, step: int, histor
     # The smallest of exponential variables with these rates: a weighted draw without replacement.
     drawn = {id: rng.expovariate(weight) for id, weight in weights.items() if weight > 0}
     again = sorted(drawn, key=drawn.__getitem__)[: count // 2]
-    rarest = sorted(_order(questions, seed, 0), key=times.__getitem__)
+    rarest = sorted(epoch_order(questions, seed, 0), key=times.__getitem__)
     return list(dict.fromkeys([*again, *rarest]))[:count]

@@ -35,33 +35,21 @@ def importance_sampling(logprobs_T: Array, sampled_T: Array, advantages_T: Array
 
 
 def ppo(
-    logprobs_T: Array,
-    sampled_T: Array,
-    advantages_T: Array,
-    mask_T: Array,
-    *,
-    low: float = RATIO_BOUNDS["ppo"][0],
-    high: float = RATIO_BOUNDS["ppo"][1],
+    logprobs_T: Array, sampled_T: Array, advantages_T: Array, mask_T: Array, bounds: Bounds = RATIO_BOUNDS["ppo"]
 ) -> Loss:
-    """``-Σ min(ρ A, clip(ρ, low, high) A)``: no gain, and no gradient, from moving a ratio past its bound."""
+    """``-Σ min(ρ A, clip(ρ, *bounds) A)``: no gain, and no gradient, from moving a ratio past its bound."""
     ratios_T = _ratios(logprobs_T, sampled_T, mask_T)
     free_T = ratios_T * advantages_T * mask_T
-    clipped_T = np.clip(ratios_T, low, high) * advantages_T * mask_T
+    clipped_T = np.clip(ratios_T, *bounds) * advantages_T * mask_T
     grad_T = np.where(free_T <= clipped_T, -free_T, 0.0)
     return Loss(-float(np.minimum(free_T, clipped_T).sum()), grad_T)
 
 
 def cispo(
-    logprobs_T: Array,
-    sampled_T: Array,
-    advantages_T: Array,
-    mask_T: Array,
-    *,
-    low: float = RATIO_BOUNDS["cispo"][0],
-    high: float = RATIO_BOUNDS["cispo"][1],
+    logprobs_T: Array, sampled_T: Array, advantages_T: Array, mask_T: Array, bounds: Bounds = RATIO_BOUNDS["cispo"]
 ) -> Loss:
-    """``-Σ clip(ρ, low, high) A logprobs``, the clipped ratio held constant: all tokens keep a gradient, none a huge one."""
-    weights_T = np.clip(_ratios(logprobs_T, sampled_T, mask_T), low, high) * advantages_T * mask_T
+    """``-Σ clip(ρ, *bounds) A logprobs``, the clipped ratio held constant: all tokens keep a gradient, none a huge one."""
+    weights_T = np.clip(_ratios(logprobs_T, sampled_T, mask_T), *bounds) * advantages_T * mask_T
     return Loss(-float((weights_T * _masked(logprobs_T, mask_T)).sum()), -weights_T)
 
 
@@ -69,28 +57,6 @@ def cross_entropy(logprobs_T: Array, weights_T: Array) -> Loss:
     """``-Σ w logprobs``, for learning from given text."""
     weights = np.asarray(weights_T, np.float64)
     return Loss(-float((weights * _masked(logprobs_T, weights)).sum()), -weights)
-
-
-def optim_metrics(logprobs_T: Array, sampled_T: Array, mask_T: Array) -> dict[str, float]:
-    """How far the trainer's policy is from the sampler's over action tokens, before any clipping (SPEC 7.5, 8.1).
-
-    ``v1`` is the mean of the difference of log-probabilities, ``v2`` half the mean of its square; entropy is the sampler's.
-    """
-    chosen = np.asarray(mask_T) > 0
-    if not chosen.any():
-        return {}
-    sampled = np.asarray(sampled_T, np.float64)[chosen]
-    difference = sampled - np.asarray(logprobs_T, np.float64)[chosen]
-    ratios = np.exp(-difference)
-    return {
-        "optim/kl_sample_train_v1": float(difference.mean()),
-        "optim/kl_sample_train_v2": float(0.5 * (difference**2).mean()),
-        "optim/entropy": -float(sampled.mean()),
-        "optim/ratio/mean": float(ratios.mean()),
-        "optim/ratio/min": float(ratios.min()),
-        "optim/ratio/max": float(ratios.max()),
-        "optim/ratio/p99": float(np.quantile(ratios, 0.99)),
-    }
 
 
 def _ratios(logprobs_T: Array, sampled_T: Array, mask_T: Array) -> npt.NDArray[np.float64]:

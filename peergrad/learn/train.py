@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from peergrad.debate.bounds import RESUMABLE, Above, Range
 from peergrad.debate.errors import UserError
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocol import BaseProtocol
+from peergrad.debate.question import Question
 from peergrad.debate.sampler import Batcher, Sampler
-from peergrad.debate.types import Debate, Question
-from peergrad.learn.advantages import Center, Values, has_signal
-from peergrad.learn.data import Batch, Datum, training_data
+from peergrad.debate.settings import RESUMABLE, Above, Range
+from peergrad.debate.types import Debate
+from peergrad.learn.data import Batch, Center, Datum, Values, has_signal, training_data
 from peergrad.learn.kl import penalised, token_scores, update_distance
 from peergrad.learn.losses import LossName
 from peergrad.learn.trainer import StepStats, Trainer, joined, parts
-from peergrad.reward.rewards import RewardRules, Scored, Truth, nobody_knows
-from peergrad.reward.schedule import Schedule
+from peergrad.reward.rewards import RewardRules, Schedule, Scored, Truth, nobody_knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class LearnRules:
     divide_by_std: bool = False
     """Also divide advantages by the standard deviation of the centring set."""
     max_staleness: Annotated[int, Range(0)] = 0
-    """How many batches may be sampled ahead, by an older policy, while training goes on; 0 is exactly on-policy."""
+    """How many batches may be sampled ahead, by an older policy, while training continues; 0 is exactly on-policy."""
     opponents: tuple[str, ...] = ()
     """SEAT=WHO, for seats that the policy does not hold: 2=base, 2=-5 (itself five steps ago), any model. Not trained on."""
     judge: str | None = None
@@ -120,6 +120,8 @@ class Step:
     trained_s: float
     in_force: Mapping[str, float] = field(default_factory=dict[str, float])
     """Weights of the reward that may change from step to step, if they are used."""
+    bad_in_a_row: int = 0
+    """Updates whose loss or gradient was not finite, up to the last one of this step."""
 
     @property
     def without_signal(self) -> int:
@@ -142,17 +144,18 @@ async def train(
     *,
     first: int = 0,
     halved: int = 0,
+    bad_in_a_row: int = 0,
     truth: Callable[[Debate], Truth] = lambda _: nobody_knows,
 ) -> AsyncGenerator[Step]:
     """Train by self-play, yielding each step once its update is done and before the next one begins.
 
-    An adaptive learning rate was ``halved`` so often before. ``truth`` is for rewards that ask what is right. Keeping,
-    evaluating and showing are the caller's, between two steps: the trainer then holds exactly the weights after the step.
+    Before, an adaptive learning rate was ``halved`` so often, and the last so many updates were bad. ``truth`` is for
+    rewards that ask what is right. Keeping, evaluating and showing are the caller's, between two steps: the trainer then
+    holds exactly the weights after the step.
     """
     sampler = await trainer.sampler()
     ahead: deque[asyncio.Future[Played]] = deque()
     asked: list[asyncio.Future[Any]] = []
-    bad_in_a_row = 0
     try:
         for index in range(first, rules.steps):
             while len(ahead) <= min(rules.max_staleness, rules.steps - 1 - index):
@@ -179,10 +182,11 @@ async def train(
             trained_s = time.monotonic() - started
             sampler = await fresh if fresh else sampler
             together = joined(stats, moved)
-            yield Step(index, lr, played, scored, centred, data, together, trained_s, rules.in_force(index))
-
             for one in stats:
                 bad_in_a_row = bad_in_a_row + 1 if one.skipped else 0
+            in_force = rules.in_force(index)
+            yield Step(index, lr, played, scored, centred, data, together, trained_s, in_force, bad_in_a_row)
+
             if together and bad_in_a_row >= rules.stop_after_bad:
                 raise Stopped(
                     f"{bad_in_a_row} updates in a row had a loss or gradient that was not finite; the weights are unchanged "
@@ -211,6 +215,21 @@ def went_too_far(rules: LearnRules, metrics: Mapping[str, Any]) -> bool:
     measured = metrics["optim/kl_update"], metrics.get("optim/ratio_update")
     bounds = rules.lr_max_kl, rules.lr_max_ratio
     return not all(isinstance(x, int | float) and x <= most for x, most in zip(measured, bounds, strict=True))
+
+
+def epoch_order(task: Sequence[str], seed: int, epoch: int) -> list[str]:
+    """The questions of a task, by their ids, in an order of the epoch's own."""
+    order = list(task)
+    random.Random(f"{seed} {epoch}").shuffle(order)
+    return order
+
+
+def next_in_epoch(task: Sequence[str], count: int, seed: int, step: int) -> list[str]:
+    """Every question at most once an epoch, each epoch in an order of its own; what is no whole batch is left out of it."""
+    if count > len(task):
+        raise UserError(f"batch: {count} is more than the {len(task)} questions there are; give at most that")
+    epoch, place = divmod(step, len(task) // count)
+    return epoch_order(task, seed, epoch)[place * count : (place + 1) * count]
 
 
 def due(step: int, every: int) -> bool:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from peergrad.debate.sampler import Sampler
 from peergrad.debate.types import Ask, Floats, Tokens
 from peergrad.learn.data import Datum
-from peergrad.learn.losses import LossName
+from peergrad.learn.losses import Array, LossName
 
 NOT_FINITE = "loss or gradient was not finite"
 RETRIED = "optim/retried"
+_MANY = 0.05  # a run that lost a larger share of its updates than this is not the run that was asked for
+
+Logged = Mapping[str, Any]
+"""A line of ``metrics.jsonl``. Anything in it may be missing, null or cut off."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,6 +99,28 @@ class Scorer(typing.Protocol):
         ...
 
 
+def optim_metrics(logprobs_T: Array, sampled_T: Array, mask_T: Array) -> dict[str, float]:
+    """How far the trainer's policy is from the sampler's over action tokens, before any clipping (SPEC 7.5, 8.1).
+
+    ``v1`` is the mean of the difference of log-probabilities, ``v2`` half the mean of its square; entropy is the sampler's.
+    """
+    chosen = np.asarray(mask_T) > 0
+    if not chosen.any():
+        return {}
+    sampled = np.asarray(sampled_T, np.float64)[chosen]
+    difference = sampled - np.asarray(logprobs_T, np.float64)[chosen]
+    ratios = np.exp(-difference)
+    return {
+        "optim/kl_sample_train_v1": float(difference.mean()),
+        "optim/kl_sample_train_v2": float(0.5 * (difference**2).mean()),
+        "optim/entropy": -float(sampled.mean()),
+        "optim/ratio/mean": float(ratios.mean()),
+        "optim/ratio/min": float(ratios.min()),
+        "optim/ratio/max": float(ratios.max()),
+        "optim/ratio/p99": float(np.quantile(ratios, 0.99)),
+    }
+
+
 def parts(data: Sequence[Datum], updates: int) -> list[Sequence[Datum]]:
     """The data of a batch, dealt out in order to so many updates, or to fewer if there is not enough for all."""
     count = min(updates, len(data))
@@ -120,6 +150,60 @@ def joined(stats: Sequence[StepStats], more: Mapping[str, float] | None = None) 
         metrics=metrics,
         faults=tuple(fault for one in stats if one.skipped for fault in one.faults or (Fault(),)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """How many updates there were and were skipped (SPEC 7.5), and how many micro-batches had to be computed again."""
+
+    total: int = 0
+    skipped: int = 0
+    retried: int = 0
+
+    @staticmethod
+    def of(lines: Iterable[Logged]) -> Updates:
+        """From lines of ``metrics.jsonl``; what is no number there counts for nothing."""
+        return sum(map(_updates, lines), Updates())
+
+    def __add__(self, other: Updates) -> Updates:
+        return Updates(self.total + other.total, self.skipped + other.skipped, self.retried + other.retried)
+
+    @property
+    def too_many(self) -> bool:
+        """Whether more than 5 % were skipped."""
+        return self.skipped > _MANY * self.total
+
+    def __str__(self) -> str:
+        skipped = f"{self.skipped:,} of them skipped" if self.skipped else "none of them skipped"
+        again = f"; {retried(self.retried)}" if self.retried else ""
+        return f"{self.total:,} update{'s' * (self.total != 1)}, {skipped}{again}"
+
+    def warning(self, folder: str | None) -> str:
+        """What to tell a person when it was too many. ``folder``: where what reproduces them is."""
+        where = f"what reproduces them is in {folder}" if folder else "optim/skipped in metrics.jsonl says when"
+        share = self.skipped / max(1, self.total)
+        return (
+            f"{self.skipped:,} of {self.total:,} updates ({share:.0%}) were skipped because {NOT_FINITE}: "
+            f"nothing was learned from them; {where}"
+        )
+
+
+def retried(count: int) -> str:
+    """Micro-batches that were computed again, in words."""
+    return f"{count:,} micro-batch{'es were' if count != 1 else ' was'} computed again in another way"
+
+
+def _updates(line: Logged) -> Updates:
+    def count(name: str) -> float:
+        value: Any = line.get(name)
+        return value if type(value) in (int, float) and 0 < value <= 1e9 else 0.0
+
+    if line.get("phase") == "warm":
+        return Updates(1, int(count("warm/skipped") > 0), int(count("warm/retried")))
+    if line.get("phase") != "train" or "optim/skipped" not in line:  # nothing to learn from, so no update
+        return Updates()
+    total = max(1, round(count("optim/updates")))  # runs of before did not say
+    return Updates(total, math.ceil(min(1.0, count("optim/skipped")) * total - 1e-6), int(count(RETRIED)))
 
 
 def _over(name: str) -> Callable[[Sequence[float]], float]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from peergrad.debate.errors import UserError
-from peergrad.debate.imports import call_own
-from peergrad.learn.advantages import has_signal
+from peergrad.debate.settings import call_own
+from peergrad.learn.data import has_signal
 from peergrad.learn.train import Step
 from peergrad.measure.counts import copied_votes
 from peergrad.measure.history import mean

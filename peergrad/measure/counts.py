@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from itertools import combinations, pairwise
 from math import comb
 from operator import attrgetter
 
 from peergrad.debate.ballot import Ballot
+from peergrad.debate.contract import read_votes
 from peergrad.debate.protocol import call_protocol
 from peergrad.debate.protocols import Parallel, Sequential
+from peergrad.debate.question import Question
 from peergrad.debate.quote import MARK
-from peergrad.debate.types import Ask, Debate, Question, Turn, Verdict
-from peergrad.debate.votes import read_votes
+from peergrad.debate.types import Ask, Debate, Turn, Verdict
 from peergrad.reward.pairwise import win_rate
-from peergrad.reward.rewards import Scored, Truth, nobody_knows
+from peergrad.reward.rewards import Scored
 from peergrad.reward.tally import Vote, vote_due
-from peergrad.tasks.base import NOT_ASKED, UNANSWERED, Grade, Grader, grade_all
+from peergrad.tasks.base import UNANSWERED, Grade, Grader, grade_all, grade_turn
 
 Counts = dict[str, tuple[float, float]]
 """Shares by name, each as what was counted and of how many: sums over debates divide to the share of a batch."""
@@ -27,29 +27,11 @@ Counts = dict[str, tuple[float, float]]
 # Which answers are right
 
 
-def truth_of(grade: Grader, known: Callable[[Question], bool] = attrgetter("known")) -> Callable[[Debate], Truth]:
-    """For a reward that asks: whether the solution of a turn of a debate is right, graded when it is asked for."""
-
-    def of(debate: Debate) -> Truth:
-        @cache
-        def right(index: int) -> bool | None:
-            return _grade(debate.turns[index], lambda solution: grade(debate.question, solution)).right
-
-        return right if known(debate.question) else nobody_knows
-
-    return of
-
-
 def turn_grades(debates: Sequence[Debate], grade: Grader) -> list[tuple[Grade, ...]]:
     """The grades of every turn of every debate; an unreadable one answers nothing."""
     turns = [(debate.question, turn) for debate in debates for turn in debate.turns]
     grades = iter(grade_all(grade, [(question, text) for question, turn in turns if (text := turn.solution) is not None]))
-    return [tuple(_grade(turn, lambda _: next(grades)) for turn in debate.turns) for debate in debates]
-
-
-def _grade(turn: Turn, grade: Callable[[str], Grade]) -> Grade:
-    solution = turn.solution
-    return grade(solution) if solution is not None else UNANSWERED if turn.asked_to_answer else NOT_ASKED
+    return [tuple(grade_turn(turn, lambda _: next(grades)) for turn in debate.turns) for debate in debates]
 
 
 def known_grades(

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from peergrad.learn.trainer import NOT_FINITE, RETRIED
+from peergrad.learn.trainer import Logged, Updates
 
-Logged = Mapping[str, Any]
 Points = Sequence[tuple[float, float | None]]
 
 BINS = 200
 _LARGEST = 1e100  # what is beyond it is no measurement, and would leave no room for the rest of the axis
-_MANY = 0.05  # a run that lost a larger share of its updates than this is not the run that was asked for
 _MOST_OWN = 24  # a file may name any number of metrics
 
 
@@ -143,6 +141,7 @@ SHOWN = (
 
 LOGGED = """
 phase step warm alarms lr debates/done tokens/sampled tokens/trained time/train_s time/sample_s votes/agreement_pairs
+votes/due_turns replies/read
 votes/between_right_and_wrong votes/winner_is_right pairwise_* consensus_reached round parse_error env/all/* v2/*
 reward/*/std flips/right_to_wrong flips/wrong_to_right bias/seat/* bias/persona/* bias/first bias/longer optim/*
 train_*/* eval/* warm/*
@@ -163,60 +162,6 @@ def all_shown(names: Iterable[str]) -> list[Shown]:
 
 def _pattern(name: str) -> re.Pattern[str]:
     return re.compile("(.*)".join(map(re.escape, name.split("*"))), re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Updates:
-    """How many updates there were and were skipped (SPEC 7.5), and how many micro-batches had to be computed again."""
-
-    total: int = 0
-    skipped: int = 0
-    retried: int = 0
-
-    @staticmethod
-    def of(lines: Iterable[Logged]) -> Updates:
-        """From lines of ``metrics.jsonl``; what is no number there counts for nothing."""
-        return sum(map(_updates, lines), Updates())
-
-    def __add__(self, other: Updates) -> Updates:
-        return Updates(self.total + other.total, self.skipped + other.skipped, self.retried + other.retried)
-
-    @property
-    def too_many(self) -> bool:
-        """Whether more than 5 % were skipped."""
-        return self.skipped > _MANY * self.total
-
-    def __str__(self) -> str:
-        skipped = f"{self.skipped:,} of them skipped" if self.skipped else "none of them skipped"
-        again = f"; {retried(self.retried)}" if self.retried else ""
-        return f"{self.total:,} update{'s' * (self.total != 1)}, {skipped}{again}"
-
-    def warning(self, folder: str | None) -> str:
-        """What to tell a person when it was too many. ``folder``: where what reproduces them is."""
-        where = f"what reproduces them is in {folder}" if folder else "optim/skipped in metrics.jsonl says when"
-        share = self.skipped / max(1, self.total)
-        return (
-            f"{self.skipped:,} of {self.total:,} updates ({share:.0%}) were skipped because {NOT_FINITE}: "
-            f"nothing was learned from them; {where}"
-        )
-
-
-def retried(count: int) -> str:
-    """Micro-batches that were computed again, in words."""
-    return f"{count:,} micro-batch{'es were' if count != 1 else ' was'} computed again in another way"
-
-
-def _updates(line: Logged) -> Updates:
-    def count(name: str) -> float:
-        value = number(line.get(name))
-        return value if value and 0 <= value <= 1e9 else 0.0
-
-    if line.get("phase") == "warm":
-        return Updates(1, int(count("warm/skipped") > 0), int(count("warm/retried")))
-    if line.get("phase") != "train" or "optim/skipped" not in line:  # nothing to learn from, so no update
-        return Updates()
-    total = max(1, round(count("optim/updates")))  # runs of before did not say
-    return Updates(total, math.ceil(min(1.0, count("optim/skipped")) * total - 1e-6), int(count(RETRIED)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,31 +268,3 @@ def live_values(line: Logged) -> list[tuple[str, str]]:
     """What the live view shows of a step: headings and numbers."""
     values = [(shown.live, shown.form, number(line.get(shown.name))) for shown in all_shown(line)]
     return [(heading, form.format(value)) for heading, form, value in values if heading and value is not None]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A metric before and after; ``None`` where it was not measured."""
-
-    label: str
-    before: float | None
-    after: float | None
-    form: str
-
-    @property
-    def share(self) -> bool:
-        return self.form.endswith("%}")
-
-
-def rows_before_and_after(history: RunHistory) -> list[Row]:
-    """Self-play over the first and the last fifth of its steps; held out, the first and the last evaluation."""
-    names = history.names
-    parts = {"train": fifths(history.train), "eval": (history.evals[:1], history.evals[1:][-1:])}
-    rows: list[Row] = []
-    for shown in all_shown(names["train"]):
-        named = shown.matches(names[shown.phase])[:4] if shown.row else []
-        for name, stars in named:
-            before, after = (mean(lines, name, shown.weight) for lines in parts[shown.phase])
-            label = f"{shown.row}: {stars[0]}" if len(named) > 1 else shown.row
-            rows += [Row(label or name, before, after, shown.form)] if before is not None or after is not None else []
-    return rows

@@ -6,26 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from peergrad.debate.imports import is_import_path
+from peergrad.debate.settings import is_import_path
 from peergrad.debate.types import Debate
-from peergrad.learn.advantages import advantages, has_signal
+from peergrad.learn.data import advantages, has_signal
 from peergrad.learn.train import LearnRules
-from peergrad.learn.trainer import RETRIED, StepStats
-from peergrad.measure.counts import (
-    final_answers,
-    form_counts,
-    share_right,
-    shares,
-    total,
-    truth_of,
-    turn_grades,
-    vote_counts,
-)
-from peergrad.measure.history import retried
+from peergrad.learn.trainer import RETRIED, StepStats, retried
+from peergrad.measure.counts import final_answers, form_counts, share_right, shares, total, turn_grades, vote_counts
 from peergrad.measure.statistics import Interval, difference, mean, ratio
 from peergrad.reward.rewards import RewardRules, Scored, score
 from peergrad.reward.streams import default_consensus
-from peergrad.tasks.base import Task
+from peergrad.tasks.base import Task, truth_of
 
 Verdict = Literal["pass", "warn", "fail", "unknown"]
 

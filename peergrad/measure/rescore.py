@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peergrad.debate.errors import UserError
-from peergrad.debate.imports import is_import_path
-from peergrad.debate.types import Debate, Question
-from peergrad.learn.advantages import Values, advantages, has_signal
+from peergrad.debate.fields import listed
+from peergrad.debate.question import Question
+from peergrad.debate.settings import is_import_path
+from peergrad.debate.types import Debate
+from peergrad.learn.data import Values, advantages, has_signal
 from peergrad.measure.counts import final_grades, known_grades, vote_right
 from peergrad.measure.statistics import Interval, correlation, correlation_difference, ratio
 from peergrad.reward.rewards import RewardRules, Scored, score_votes
@@ -142,15 +144,8 @@ def rescore(
     with_known = [row for row in rows if row.known.any()]
     mixed = [row for row in with_known if len(set(row.right_A[row.known])) == 2]
     best, follows, lead = _truth(mixed, compared, [i for i in compared if names[i] not in CONTROLS])
-    rewards = [
-        Reward(
-            names[i],
-            follows.get(i),
-            _share(rows, [row.signal_C[i] for row in rows]),
-            _share(with_known, [row.top_right(i) for row in with_known]),
-        )
-        for i in compared
-    ]
+    signal = {i: _share(rows, [row.signal_C[i] for row in rows]) for i in compared}
+    top = {i: _share(with_known, [row.top_right(i) for row in with_known]) for i in compared}
     return Rescored(
         debates=len(rows),
         with_truth=sum(row.grades is not None for row in rows),
@@ -158,7 +153,7 @@ def rescore(
         timed_out=sum(grade.timed_out for row in rows for grade in row.grades or ()),
         random_right=_share(with_known, [row.right_A[row.known].mean() for row in with_known]),
         some_right=_share(with_known, [row.right_A[row.known].max() for row in with_known]),
-        rewards=tuple(rewards),
+        rewards=tuple(Reward(names[i], follows.get(i), signal[i], top[i]) for i in compared),
         streams=tuple(
             _turn_stream(name, rows) for name in sorted(streams, key=lambda name: [*STREAMS.values(), name].index(name))
         ),
@@ -185,11 +180,7 @@ def verdict(result: Rescored) -> str:
     if not behind:
         return "All rewards follow the truth, and the data does not decide which of them does best."
     less = "follows the truth less closely" if len(behind) == 1 else "follow the truth less closely"
-    return f"{_listed(behind)} {less} than {best.name}; the data does not decide between {_listed([best.name, *level])}."
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    return f"{listed(behind)} {less} than {best.name}; the data does not decide between {listed([best.name, *level])}."
 
 
 @dataclass(frozen=True, slots=True)

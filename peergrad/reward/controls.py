@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Literal
 
 from peergrad.debate.types import Debate
-from peergrad.reward.stream import Stream
+from peergrad.reward.streams import Stream
 
 Votes = Literal["peer", "shuffled", "majority", "none"]
 
@@ -63,8 +63,6 @@ def with_truth(
 
     What is missing, a score or a grade, counts as 0; a turn without either has no signal.
     """
-    if not weight and not bonus:
-        return stream
     final = {turn.agent: index for index, turn in enumerate(debate.turns) if turn.asked_to_answer}.values() if bonus else ()
     values: list[float | None] = []
     for index, score in enumerate(stream.values):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -10,16 +11,15 @@ from typing import Any, cast
 from peergrad.debate.contract import FULL
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import nearest
-from peergrad.debate.imports import imported, is_import_path, where_it_failed
-from peergrad.debate.protocols import BUILT_IN as BUILT_IN_PROTOCOLS
+from peergrad.debate.protocols import PROTOCOLS
+from peergrad.debate.settings import imported, is_import_path, where_it_failed
 from peergrad.debate.types import Debate
 from peergrad.reward import pairwise
 from peergrad.reward.controls import Votes, majority, nothing, shuffled, with_truth
-from peergrad.reward.schedule import Schedule
-from peergrad.reward.stream import Stream
 from peergrad.reward.streams import (
     Consensus,
     Form,
+    Stream,
     Unjudged,
     Voices,
     borda,
@@ -31,7 +31,7 @@ from peergrad.reward.streams import (
 )
 from peergrad.reward.tally import Ballots, SelfVotes, Tally, tally
 
-BUILT_IN = ("streams", "borda", "win_rate", "win_minus_loss")
+REWARDS = ("streams", "borda", "win_rate", "win_minus_loss")
 
 Truth = Callable[[int], bool | None]
 """Whether the solution of a turn, given by its index, is right; ``None`` where nobody knows. Graded when it is asked for."""
@@ -42,6 +42,51 @@ Reward = Callable[[Debate, Tally, Truth], Sequence[Stream]]
 
 def nobody_knows(_: int) -> None:
     """The truth where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A number that may change over the steps of a run (SPEC 4.15): from ``start`` to ``end`` within ``over`` steps, those
+    of the run if it is ``None``, linearly or along half a cosine.
+
+    Example: ``Schedule.of("1.0 -> 0.0 over 100 cosine", "truth_weight").at(50, 200) == 0.5``
+    """
+
+    start: float
+    end: float
+    over: int | None = None
+    cosine: bool = False
+
+    @staticmethod
+    def of(setting: float | str, name: str) -> Schedule:
+        """A setting, called ``name`` in messages: a number, or text such as ``"1.0 -> 0.0"``."""
+        start, arrow, rest = str(setting).partition("->")
+        try:
+            end, *words = rest.split() if arrow else [start]
+            cosine = words[-1:] == ["cosine"]
+            words = words[:-1] if cosine else words
+            if words and not (words[0] == "over" and len(words) == 2 and re.fullmatch("[1-9][0-9]{0,8}", words[1])):
+                raise ValueError
+            schedule = Schedule(float(start), float(end), int(words[1]) if words else None, cosine)
+            if not math.isfinite(schedule.start + schedule.end):
+                raise ValueError
+        except ValueError:
+            forms = "'1.0 -> 0.0', '1.0 -> 0.0 over 100' or '1.0 -> 0.0 over 100 cosine'"
+            raise UserError(f"{name}: {str(setting)[:80]!r} is not possible; give a number, or {forms}") from None
+        return schedule
+
+    @property
+    def follows_run(self) -> bool:
+        """Whether its values depend on how many steps the run has."""
+        return self.over is None and self.start != self.end
+
+    def at(self, step: int, steps: int) -> float:
+        """The value in a step, counted from 0, of a run of so many steps."""
+        if self.start == self.end:
+            return self.start
+        done = min(1.0, step / max(1, self.over or steps))
+        left = 0.5 * (1 + math.cos(math.pi * done)) if self.cosine else 1 - done
+        return self.start * left + self.end * (1 - left)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,40 +133,36 @@ class RewardRules:
     """Borda: weight of what critiques are worth, where answers are revised."""
 
     def __post_init__(self) -> None:
-        if self.reward not in BUILT_IN and not is_import_path(self.reward):
+        if self.reward not in REWARDS and not is_import_path(self.reward):
             raise UserError(
-                f"reward: {self.reward!r} is not known; {nearest(self.reward, BUILT_IN)}, or module:name of your own"
+                f"reward: {self.reward!r} is not known; {nearest(self.reward, REWARDS)}, or module:name of your own"
             )
         for name in ("lambda_gen", "lambda_judge", "lambda_form", "lambda_diagnosis"):
             if not math.isfinite(getattr(self, name)):
                 raise UserError(f"{name}: {getattr(self, name)} is not possible; give a number")
-        weight, bonus = self._schedules["truth_weight"], self._schedules["outcome_bonus"]
-        if any(not 0 <= value <= 1 for value in (weight.start, weight.end)):
-            raise UserError(f"truth_weight: {self.truth_weight} is not possible; give numbers from 0 to 1")
-        if min(bonus.start, bonus.end) < 0:
-            raise UserError(f"outcome_bonus: {self.outcome_bonus} is not possible; give 0 or more")
-        if (of_judge := self._judge) and min(of_judge.start, of_judge.end) < 0:
-            raise UserError(f"judge_weight: {self.judge_weight} is not possible; give 0 or more")
+        for name, schedule in self._schedules.items():
+            share = name == "truth_weight"
+            if min(schedule.start, schedule.end) < 0 or (share and max(schedule.start, schedule.end) > 1):
+                wanted = "numbers from 0 to 1" if share else "0 or more"
+                raise UserError(f"{name}: {getattr(self, name)} is not possible; give {wanted}")
         set_here = [*self.in_force(0, 1), *(["votes"] if self.votes != "peer" else [])]
         if set_here and self.reward not in ("streams", "borda"):
             raise UserError(f"{set_here[0]}: the reward {self.reward!r} has no stream for answers; take streams or borda")
 
     @property
     def _schedules(self) -> dict[str, Schedule]:
-        return {name: Schedule.of(getattr(self, name), name) for name in ("truth_weight", "outcome_bonus")}
-
-    @property
-    def _judge(self) -> Schedule | None:
-        return None if self.judge_weight is None else Schedule.of(self.judge_weight, "judge_weight")
+        names = ("truth_weight", "outcome_bonus", "judge_weight")
+        return {name: Schedule.of(value, name) for name in names if (value := getattr(self, name)) is not None}
 
     @property
     def fades(self) -> bool:
         """Whether a number depends on how many steps the run has."""
-        return any(schedule.follows_run for schedule in (*self._schedules.values(), *filter(None, [self._judge])))
+        return any(schedule.follows_run for schedule in self._schedules.values())
 
     def judge_weight_at(self, step: int, steps: int, unset: float = 0.0) -> float:
         """How many votes a verdict counts as in a step, counted from 0."""
-        return self._judge.at(step, steps) if self._judge else unset
+        schedule = self._schedules.get("judge_weight")
+        return schedule.at(step, steps) if schedule else unset
 
     @property
     def needs_truth(self) -> bool:
@@ -135,8 +176,9 @@ class RewardRules:
         return not is_import_path(self.reward) and self.votes in ("peer", "shuffled") and min(weight.start, weight.end) < 1
 
     def in_force(self, step: int, steps: int) -> dict[str, float]:
-        """What changes over the steps of a run, if it is used at all: its values in one of them, counted from 0."""
-        used = {name: schedule for name, schedule in self._schedules.items() if schedule.start or schedule.end}
+        """What the truth counts for, if it is asked at all: the values in a step of a run, counted from 0."""
+        truth = ((name, self._schedules[name]) for name in ("truth_weight", "outcome_bonus"))
+        used = {name: schedule for name, schedule in truth if schedule.start or schedule.end}
         return {name: schedule.at(step, steps) for name, schedule in used.items()}
 
     @property
@@ -144,7 +186,7 @@ class RewardRules:
         """The reward as a function; one of somebody's own is imported here, and refused if it is none."""
         if self.reward in ("streams", "borda"):
             return self._streams
-        if self.reward in BUILT_IN:
+        if self.reward in REWARDS:
             return self._pairwise
         own = imported(self.reward, "reward")
         if not callable(own):
@@ -167,9 +209,9 @@ class RewardRules:
             streams = [shuffled(debate, stream) for stream in streams]
         elif self.votes != "peer":
             streams = [(majority if self.votes == "majority" else nothing)(debate, answers)]
-        weights = self.in_force(0, 1)  # in a run they are numbers by now; elsewhere there are no steps
-        weight, bonus = weights.get("truth_weight", 0.0), weights.get("outcome_bonus", 0.0)
-        streams[0] = with_truth(debate, streams[0], truth, weight=weight, bonus=bonus)
+        if weights := self.in_force(0, 1):  # in a run they are numbers by now; elsewhere there are no steps
+            weight, bonus = weights.get("truth_weight", 0.0), weights.get("outcome_bonus", 0.0)
+            streams[0] = with_truth(debate, streams[0], truth, weight=weight, bonus=bonus)
         if self.format_penalty:
             streams.append(contract_penalty(debate, tallied, form=self.form, weight=self.lambda_form))
         return streams
@@ -214,7 +256,7 @@ def _whole(stream: Stream, debate: Debate, where: str) -> Stream:
     if not finite:
         raise UserError(f"{where}: a number is not finite; give None where there is no signal")
     # Of the built-in protocols all sections are known. Of others a debate may have ended before one was asked for.
-    known = {*FULL.names} if debate.protocol.name in BUILT_IN_PROTOCOLS else sections or set()
+    known = {*FULL.names} if debate.protocol.name in PROTOCOLS else sections or set()
     if sections is not None and (isinstance(stream.sections, str) or not sections <= known):
         names = ", ".join(FULL.names)
         raise UserError(f"{where}: sections are {stream.sections!r}; give a tuple of {names}, or None for all")

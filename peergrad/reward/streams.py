@@ -1,13 +1,13 @@
-"""Separate rewards for generating, judging and keeping to the form, one value per turn (SPEC 4.5 to 4.12)."""
+"""The one shape of reward; separate rewards for generating, judging and form, one value per turn (SPEC 4.5 to 4.12)."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from peergrad.debate.types import Debate, Turn
-from peergrad.reward.stream import Stream
 from peergrad.reward.tally import Tally, Vote
 
 Consensus = Literal["all", "others"]
@@ -16,6 +16,25 @@ Unjudged = Literal["skip", "literal"]
 Voices = Literal["agents", "votes"]
 
 _TOLERATED, _UNREADABLE, _NO_VOTE, _NO_ANSWER = -0.1, -1.0, -0.5, -0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One reward signal: a value per unit, and which of the unit's sections it is credited to.
+
+    ``None`` is a unit without signal: left out of every mean, advantage 0. ``sections=None`` credits all tokens.
+    ``votes[u]`` are the indices (in the tally) of the votes that made unit u's value (SPEC 4.9). ``follows`` is what the
+    stream should reward, where the truth is known: a right ``solution``, or ``votes`` for who is right. Training never asks;
+    ``peergrad rescore`` and ``check`` measure it.
+    """
+
+    name: str
+    unit: Literal["agent", "turn"]
+    values: tuple[float | None, ...]
+    sections: tuple[str, ...] | None = None
+    weight: float = 1.0
+    votes: tuple[tuple[int, ...], ...] = ()
+    follows: Literal["solution", "votes"] | None = None
 
 
 def soft_vote_ratio(debate: Debate, tallied: Tally, *, unjudged: Unjudged = "skip", weight: float = 1.0) -> Stream:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from peergrad.config import TrainConfig, flat, from_folder
+from peergrad.config import TrainConfig, from_folder
 from peergrad.debate.errors import UserError
-from peergrad.reward.rewards import BUILT_IN
+from peergrad.reward.rewards import REWARDS
 from peergrad.runs import files
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.models import base_of
+from peergrad.settings import flat
 
 _CARD = """\
 ---
@@ -58,7 +59,7 @@ def _how(config: TrainConfig) -> dict[str, str]:
         *([f"a control in place of votes ({rules.votes})"] if rules.votes != "peer" else []),
     ]
     reward = "the votes were the only reward" if not others else f"the reward had {' and '.join(others)} in it"
-    said = f", and {reward}" if rules.reward in BUILT_IN and (debated or others) else ""
+    said = f", and {reward}" if rules.reward in REWARDS and (debated or others) else ""
     warm = "; before that it learned from solutions or other replies (a warm start)" if config.warm.wanted else ""
     how = "by self-play debate" if debated else "by reinforcement learning"
     return {"how": how, "what": f": {_DEBATE if debated else _ALONE}{said}{warm}"}
@@ -88,12 +89,8 @@ def export(run: Run, to: Path, step: int | None = None) -> Path:
     about["size"] = config.debate.build().size
     about["note"] = "" if "/" in model else _ALIAS.format(model=model)
     card = _CARD.format_map(flat(config) | about)
-    with files.writing(to):
-        part = to.with_name(f".{to.name}.part")
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
+    with files.new_folder(to) as folder:
         for name in ("adapter_model.safetensors", "adapter_config.json"):
-            shutil.copyfile(source / name, part / name)
-        (part / "README.md").write_bytes(card.encode())
-    files.publish(part, to)
+            shutil.copyfile(source / name, folder / name)
+        (folder / "README.md").write_bytes(card.encode())
     return to

@@ -12,8 +12,8 @@ from typing import Literal
 
 from peergrad.debate.contract import FULL
 from peergrad.debate.errors import UserError
-from peergrad.debate.style import BOXED, last_boxed
-from peergrad.debate.types import Ask, Debate, Question
+from peergrad.debate.question import BOXED, Question, last_boxed
+from peergrad.debate.types import Ask, Debate
 from peergrad.tasks.base import UNANSWERED, Grade, Questions
 from peergrad.tasks.numbers import as_number
 

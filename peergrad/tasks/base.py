@@ -6,10 +6,14 @@ import typing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
+from operator import attrgetter
 
-from peergrad.debate.types import Question
+from peergrad.debate.question import Question
+from peergrad.debate.types import Debate, Turn
+from peergrad.reward.rewards import Truth, nobody_knows
 
-BUILT_IN = ("arithmetic",)
+TASKS = ("arithmetic",)
 _AT_ONCE = 4  # as many as there are processes that compare expressions
 
 
@@ -79,6 +83,25 @@ class Questions:
 
     def __getitem__(self, index: int, /) -> Question:
         return self.questions[index]
+
+
+def grade_turn(turn: Turn, grade: Callable[[str], Grade]) -> Grade:
+    """The grade of a turn's solution; an unreadable one answers nothing."""
+    solution = turn.solution
+    return grade(solution) if solution is not None else UNANSWERED if turn.asked_to_answer else NOT_ASKED
+
+
+def truth_of(grade: Grader, known: Callable[[Question], bool] = attrgetter("known")) -> Callable[[Debate], Truth]:
+    """For a reward that asks: whether the solution of a turn of a debate is right, graded when it is asked for."""
+
+    def of(debate: Debate) -> Truth:
+        @cache
+        def right(index: int) -> bool | None:
+            return grade_turn(debate.turns[index], lambda solution: grade(debate.question, solution)).right
+
+        return right if known(debate.question) else nobody_knows
+
+    return of
 
 
 def grade_all(grade: Grader, pairs: Sequence[tuple[Question, str]]) -> list[Grade]:

@@ -7,8 +7,7 @@ import hashlib
 import importlib.util
 import re
 
-from peergrad.debate.style import last_boxed
-from peergrad.debate.types import Question
+from peergrad.debate.question import Question, last_boxed
 from peergrad.tasks.base import TIMED_OUT, UNANSWERED, Grade
 from peergrad.tasks.numbers import as_amount, flat
 from peergrad.tasks.pool import Pool

@@ -14,11 +14,10 @@ from typing import Any
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import nearest
-from peergrad.debate.imports import imported, where_it_failed
-from peergrad.debate.style import STYLES, Style, own_styles
-from peergrad.debate.types import Question
+from peergrad.debate.question import STYLES, Question, Style, own_styles
+from peergrad.debate.settings import imported, where_it_failed
 from peergrad.tasks.arithmetic import arithmetic, grade_sum
-from peergrad.tasks.base import BUILT_IN, Grade, Grader, Questions, Task
+from peergrad.tasks.base import TASKS, Grade, Grader, Questions, Task
 from peergrad.tasks.datasets import DATASETS, SUBJECTS, Selection, hub_rows
 from peergrad.tasks.files import KINDS, is_kind_of_file, questions_of, read_questions, rows, stem
 from peergrad.tasks.grading import grade
@@ -50,24 +49,21 @@ class TaskConfig:
 
 def task_names(name: str) -> tuple[str, ...]:
     """The tasks that a name lists. With commas in it that are a file's own, it is one task."""
-    selection = Selection.of(name)
-    path = selection.path if selection else name
-    return (name,) if "," not in name or is_there(path) else tuple(part.strip() for part in name.split(","))
-
-
-def is_there(path: str) -> bool:
-    """Whether a file has this name; one that can't be a file's name is nobody's."""
-    try:
-        return Path(path).exists()
-    except (OSError, ValueError):
-        return False
+    return (name,) if "," not in name or _file_is_there(name) else tuple(part.strip() for part in name.split(","))
 
 
 def is_here(name: str) -> bool:
     """Whether the questions of a task are built in or in a file that is there: nothing is fetched to read them."""
+    return name.partition(":")[0] in TASKS or _file_is_there(name)
+
+
+def _file_is_there(name: str) -> bool:
+    """Whether a task is in a file that exists; what can't be a file's name is nobody's."""
     selection = Selection.of(name)
-    path = selection.path if selection else name
-    return name.partition(":")[0] in BUILT_IN or is_there(path)
+    try:
+        return Path(selection.path if selection else name).exists()
+    except (OSError, ValueError):
+        return False
 
 
 def open_task(
@@ -105,15 +101,21 @@ def open_tasks(
 
 
 def _open_one(config: TaskConfig, seed: int, held_out: int, at_least: int) -> tuple[Questions, Questions]:
-    task, selection = _questions(config, "train", seed), Selection.of(config.task)
-    on_hub = selection is not None and not selection.path and DATASETS[selection.dataset].test
-    if _ARITHMETIC.fullmatch(config.task) or (held_out and on_hub):
+    task = _questions(config, "train", seed)
+    if _ARITHMETIC.fullmatch(config.task) or (held_out and _has_test_split(config.task)):
         return task, _held_out(config, config.task, held_out)
     cut = max(len(task) - held_out, min(at_least, len(task)))
     if held_out and cut == len(task):
         beside = f"the {len(task)} questions of {config.task} leave none to evaluate on beside the {at_least} to train on"
-        raise UserError(f"eval_questions: {beside}; give 0, an eval_task, or a smaller batch")
+        how = f"give --batch {max(1, len(task) // 2)} or less, --eval-task, or --eval-questions 0 --eval-every 0"
+        raise UserError(f"eval_questions: {beside}; {how}")
     return replace(task, questions=task.questions[:cut]), replace(task, questions=task.questions[cut:], skipped=())
+
+
+def _has_test_split(name: str) -> bool:
+    """Whether the hub has questions of a task apart to evaluate on."""
+    selection = Selection.of(name)
+    return selection is not None and not selection.path and DATASETS[selection.dataset].test is not None
 
 
 def _held_out(config: TaskConfig, name: str, count: int) -> Questions:
@@ -163,7 +165,7 @@ def is_own_task(name: str) -> bool:
     """Whether a name is an import path, and no file's, or lists one. Example: ``my_task:Puzzles``."""
     return any(
         _PATH.fullmatch(one)
-        and one.partition(":")[0] not in (*BUILT_IN, *DATASETS)
+        and one.partition(":")[0] not in (*TASKS, *DATASETS)
         and not is_kind_of_file(Path(one))
         and not Path(one).exists()
         for one in task_names(name)
@@ -177,7 +179,7 @@ def gradable(question: Question) -> bool:
 
 def regrade(question: Question, solution: str) -> Grade:
     """A grade for a solution to a saved question, by the dataset that it names; the dataset's file is not needed."""
-    return (grade_sum if question.dataset in BUILT_IN else grade)(question, solution)
+    return (grade_sum if question.dataset in TASKS else grade)(question, solution)
 
 
 def fingerprint(questions: Sequence[Question]) -> str:
@@ -230,7 +232,7 @@ def _questions(config: TaskConfig, part: str, seed: int = 0, *, at_least: int = 
 
 def _check_file(name: str) -> None:
     """Refuse what is not even the name of a file, with what may have been meant."""
-    known = (*BUILT_IN, *DATASETS)
+    known = (*TASKS, *DATASETS)
     if not name:
         raise UserError(f"task: is not set; give a dataset ({', '.join(known)}), module:name of your own, or a {KINDS}")
     kind, colon, _ = name.partition(":")

@@ -14,8 +14,9 @@ from peergrad.debate.ballot import Ballot
 from peergrad.debate.contract import FULL, SHORT
 from peergrad.debate.play import play
 from peergrad.debate.protocols import Parallel, Sequential
+from peergrad.debate.question import Question
 from peergrad.debate.quote import MARK
-from peergrad.debate.types import Ask, Debate, Question
+from peergrad.debate.types import Ask, Debate
 from peergrad.engines.scripted import END, Scripted
 from peergrad.reward import tally as tallying
 from peergrad.reward.tally import tally
@@ -321,7 +322,7 @@ def test_the_check_notices_votes_from_outside_the_comparison(monkeypatch):
 
 
 def test_the_check_notices_a_stuffed_ballot(monkeypatch):
-    monkeypatch.setattr(tallying, "_one_per_pair", lambda votes: (votes, 0, 0))
+    monkeypatch.setattr(tallying, "_one_per_pair", lambda cast: cast)
     with pytest.raises(AssertionError):
         _attack("Agent 1 > Agent 2\nAgent 0 > Agent 1\nAgent 2 > Agent 0", "comparison")
 

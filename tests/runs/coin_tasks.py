@@ -1,6 +1,6 @@
 """Two tasks that a model of any size gets right about two times of three, and one of three."""
 
-from peergrad.debate.types import Question
+from peergrad.debate.question import Question
 from peergrad.tasks.base import Grade
 
 

@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 from peergrad import Question, UserError, dump, load
 from peergrad.debate.ballot import Ballot
 from peergrad.debate.contract import SHORT, read
-from peergrad.debate.style import BOXED
+from peergrad.debate.question import BOXED
 from peergrad.reward.pairwise import win_minus_loss, win_rate
-from peergrad.reward.rewards import RewardRules, score
-from peergrad.reward.schedule import Schedule
-from peergrad.reward.stream import Stream
-from peergrad.reward.streams import default_consensus
+from peergrad.reward.rewards import RewardRules, Schedule, score
+from peergrad.reward.streams import Stream, default_consensus
 from peergrad.reward.tally import tally
 from tests.helpers import parallel, played, sequential
 

@@ -8,8 +8,7 @@ import pytest
 
 from peergrad import EngineError
 from peergrad.debate.transcript import dump, load
-from peergrad.learn.advantages import advantages, has_signal
-from peergrad.learn.data import Datum
+from peergrad.learn.data import Datum, advantages, has_signal
 from peergrad.learn.kl import penalised
 from peergrad.reward.rewards import RewardRules, score
 from tests.helpers import parallel

@@ -13,10 +13,9 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.protocols import Direct, Parallel, Sequential
 from peergrad.debate.types import Tokens, Usage
 from peergrad.engines.base import decode
-from peergrad.learn.advantages import advantages
-from peergrad.learn.data import credit, credited, datums, section_tokens, training_data
+from peergrad.learn.data import advantages, credit, credited, datums, section_tokens, training_data
 from peergrad.reward.rewards import RewardRules, nobody_knows, score
-from peergrad.reward.stream import Stream
+from peergrad.reward.streams import Stream
 from tests.helpers import full, parallel, played, short
 
 

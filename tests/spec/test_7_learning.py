@@ -9,9 +9,9 @@ import pytest
 
 from peergrad import EngineError, Parallel, Question, UserError
 from peergrad.debate.sampler import answered
-from peergrad.learn.losses import cispo, cross_entropy, importance_sampling, optim_metrics, ppo
+from peergrad.learn.losses import cispo, cross_entropy, importance_sampling, ppo
 from peergrad.learn.train import LearnRules, Stopped, due, learning_rate, self_play, train, went_too_far
-from peergrad.learn.trainer import Fault, StepStats, joined, parts
+from peergrad.learn.trainer import Fault, StepStats, joined, optim_metrics, parts
 from tests.bandit import Bandit
 
 RNG = np.random.default_rng(0)
@@ -45,14 +45,14 @@ def test_7_2_ppo_cispo_and_cross_entropy():  # SPEC 7.2
     made = ppo(np.log(ratios), np.zeros(5), advantages, np.ones(5))
     assert made.value == pytest.approx(-(0.5 - 0.8 + 1.0 + 1.2 - 1.5))
     assert made.grad_T == pytest.approx([-0.5, 0, -1, 0, 1.5])
-    made = cispo(np.log(ratios), np.zeros(5), advantages, np.ones(5), low=0.8, high=1.2)
+    made = cispo(np.log(ratios), np.zeros(5), advantages, np.ones(5), bounds=(0.8, 1.2))
     clipped = np.clip(ratios, 0.8, 1.2)
     assert made.value == pytest.approx(-np.sum(clipped * advantages * np.log(ratios)))
     assert made.grad_T == pytest.approx(-clipped * advantages)
     made = cross_entropy(NEW, MASK)
     assert made.value == pytest.approx(-np.sum(NEW * MASK))
     assert made.grad_T == pytest.approx(-MASK)
-    for options in ({}, {"low": 0.7, "high": 1.1}):
+    for options in ({}, {"bounds": (0.7, 1.1)}):
         made = ppo(NEW, OLD, ADVANTAGE, MASK, **options)
         assert made.grad_T == pytest.approx(
             slope(lambda x, o=options: ppo(x, OLD, ADVANTAGE, MASK, **o).value, NEW), abs=1e-5

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from peergrad.debate.ballot import Ballot
 from peergrad.debate.fields import Field
-from peergrad.debate.style import BOXED
-from peergrad.debate.types import Question
+from peergrad.debate.question import BOXED, Question
 from peergrad.learn.warm import Lesson, kept_turns, lesson_batch, lesson_data, updates_per_epoch, winners
 from peergrad.reward.pairwise import win_rate
 from peergrad.reward.tally import tally

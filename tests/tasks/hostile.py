@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-from peergrad.debate.types import Question
+from peergrad.debate.question import Question
 from peergrad.tasks import grading
 from peergrad.tasks.pool import Pool
 

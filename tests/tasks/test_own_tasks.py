@@ -9,11 +9,11 @@ import pytest
 
 from peergrad import Debate, Parallel, Question, UserError, dump, load
 from peergrad.cli import eval as eval_command
-from peergrad.config import changed
 from peergrad.debate.transcript import read_file
 from peergrad.runs.folder import Run
 from peergrad.runs.plan import plan_run
 from peergrad.runs.training import train_run
+from peergrad.settings import changed
 from peergrad.tasks.base import UNANSWERED, Grade
 from peergrad.tasks.open import TaskConfig, gradable, open_questions, open_task
 from tests.bandit import Bandit
@@ -148,7 +148,7 @@ WRONG = {
 }
 FITS = """
 from peergrad import Question
-from peergrad.debate.style import Style
+from peergrad import Style
 from peergrad.tasks.base import Grade
 class Fits:
     name, known = "fits", True
@@ -205,7 +205,7 @@ def test_nothing_is_imported_that_a_folder_names(here):  # noqa: F811
 
 def test_a_style_of_ones_own_is_there_when_debates_are_loaded_again(here):  # noqa: F811
     (here / "styled.py").write_text(
-        "from peergrad import Question\nfrom peergrad.debate.style import Style\nfrom peergrad.tasks.base import Grade\n"
+        "from peergrad import Question\nfrom peergrad import Style\nfrom peergrad.tasks.base import Grade\n"
         "LAST = Style('last-line', find=lambda text: text.splitlines()[-1])\n"
         "class T:\n    name, known = 'styled', True\n    def __len__(self): return 1\n"
         "    def __getitem__(self, i):\n        if i: raise IndexError\n        return Question('q', '?', '4', style=LAST)\n"

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.fields import read_json
 from peergrad.debate.types import Ask, Floats, Tokens
 from peergrad.engines.base import first_line
 from peergrad.engines.local.memory import SizeSettings, catch_out_of_memory, choose_sizes, is_out_of_memory
@@ -32,8 +33,8 @@ from peergrad.engines.local.sample.scheduler import Scheduler
 from peergrad.engines.local.train.backward import Gradient, gradient, token_logprobs
 from peergrad.engines.shared.chat import Chat, load_chat, why_not_loaded
 from peergrad.learn.data import Datum
-from peergrad.learn.losses import Bounds, LossName, optim_metrics
-from peergrad.learn.trainer import NOT_FINITE, RETRIED, Fault, StepStats
+from peergrad.learn.losses import Bounds, LossName
+from peergrad.learn.trainer import NOT_FINITE, RETRIED, Fault, StepStats, optim_metrics
 
 BASE_WEIGHTS = 0  # the id of the base model's weights
 
@@ -262,7 +263,9 @@ class Local:
             if missing := [name for name in names if not (path / name).exists()]:
                 raise UserError(f"{path}: is no checkpoint of the local engine ({', '.join(missing)} missing)")
             moments = load_file(str(path / "optimizer.safetensors"))
-            seed = json.loads((path / "engine.json").read_text())["seed"]
+            seed = read_json(path / "engine.json").get("seed")
+            if not isinstance(seed, int):
+                raise UserError(f"{path / 'engine.json'}: is damaged; restore it")
         with self._training:
             self._lora.load(path)  # the last step that can fail, so a policy is loaded completely or not changed
             self._adam.state.clear()

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from peergrad.debate.types import Ask, Tokens, Usage, only_text
+from peergrad.debate.quote import only_text
+from peergrad.debate.types import Ask, Tokens, Usage
 from peergrad.engines.base import OnText, decode
 from peergrad.engines.openai.requests import ErrorResponse, RetryableError, objects
 from peergrad.engines.shared.servers import Secrets

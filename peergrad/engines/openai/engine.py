@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 import httpx2
 
 from peergrad.debate.errors import EngineError, Halted, UserError
+from peergrad.debate.quote import only_text
 from peergrad.debate.sampler import Answer, Likely, all_of
-from peergrad.debate.types import Ask, Reply, only_text
+from peergrad.debate.types import Ask, Reply
 from peergrad.engines.base import ApiConfig, EngineConfig, Meter, OnText, no_logprobs
 from peergrad.engines.openai import requests
 from peergrad.engines.openai.completions import Completion, ListenerError, ReplyStream, cut, open_section

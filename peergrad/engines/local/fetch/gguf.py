@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.settings import install_hint
 from peergrad.engines.local.fetch.sizes import check_gguf
 
 CONVERTER = 1  # part of the cache's key: raise it when the same file would convert to something else
@@ -93,7 +94,7 @@ def convert(source: Path, out: Path, name: str) -> None:
         from gguf import GGUFReader
         from transformers import AutoTokenizer
     except ImportError as error:
-        raise UserError(f"{name}: GGUF needs the local engine ({error}); pip install 'peergrad[local]'") from None
+        raise UserError(f"{name}: GGUF needs the local engine ({error}); {install_hint('local')}") from None
     try:
         check_gguf(source)
         header = _read(GGUFReader(source))
