@@ -5,6 +5,7 @@ Everything here is frozen. Array names end in their axis: ``_T`` is tokens.
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -301,7 +302,7 @@ class Turn:
 class Debate:
     """A question, the protocol that rules, and the turns so far, in speaking order.
 
-    ``verdict`` is what a judge said when it was over, if there was one; its ``agent`` is ``agents``, a seat of its own.
+    ``verdict`` is what a judge said when it was over, if there was one; its ``agent`` is the seat after the protocol's last.
     """
 
     id: str
@@ -312,7 +313,8 @@ class Debate:
 
     @property
     def agents(self) -> int:
-        return self.protocol.agents
+        """How many take part: all, or so far as many as are asked first (SPEC 3.22)."""
+        return self.protocol.seats(self)
 
     @property
     def opponents(self) -> frozenset[int]:
@@ -336,6 +338,11 @@ class Debate:
         """The index of the turn with an agent's final solution: the last one that can be read; ``None`` if it has none."""
         turns = reversed(list(enumerate(self.turns)))
         return next((index for index, turn in turns if turn.agent == agent and turn.solution), None)
+
+    def show(self) -> Any:
+        """The viewer's page about the debate, inside a notebook."""
+        # By name: this room does not import the one that shows it.
+        return importlib.import_module("peergrad.web.report").show(self)
 
     def extend(self, wave: Sequence[Ask], replies: Sequence[Reply]) -> Debate:
         """The debate after this wave was answered."""

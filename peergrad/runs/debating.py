@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from peergrad.config import ApiConfig, DebateConfig, EngineConfig, TaskConfig, check, flat
+from peergrad.config import ApiConfig, DebateConfig, EngineConfig, TaskConfig
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import read_json
 from peergrad.debate.personas import personas_toml
@@ -27,6 +27,7 @@ from peergrad.engines.registry import LOCAL, engine_of
 from peergrad.runs import files
 from peergrad.runs.models import ModelPool, ModelRef, keys_of, model_ref, models_by_seat, policy_of
 from peergrad.runs.watch import Watcher
+from peergrad.settings import check_settings, flat
 from peergrad.tasks.files import name_of
 
 WEAK = LOCAL.default_model
@@ -61,7 +62,7 @@ class DebatesConfig:
     api: ApiConfig = field(default_factory=ApiConfig)
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
         self.debate.build()
 
 

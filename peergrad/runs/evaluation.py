@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from peergrad.config import EvalConfig, flat
+from peergrad.config import EvalConfig
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.head_to_head import HeadToHead
 from peergrad.debate.play import Played, play_all
@@ -40,6 +40,7 @@ from peergrad.runs import files
 from peergrad.runs.models import ModelPool, ModelRef, model_ref, policy_of, weights_sha256
 from peergrad.runs.results import read_result
 from peergrad.runs.watch import Watcher
+from peergrad.settings import flat
 from peergrad.tasks.base import Task
 from peergrad.tasks.open import fingerprint, left_out
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from peergrad.config import TrainConfig, flat, from_folder
+from peergrad.config import TrainConfig, from_folder
 from peergrad.debate.errors import UserError
 from peergrad.reward.rewards import REWARDS
 from peergrad.runs import files
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.models import base_of
+from peergrad.settings import flat
 
 _CARD = """\
 ---

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from peergrad.config import ApiConfig, EngineConfig, TrainConfig, flat, from_folder, markers
+from peergrad.config import ApiConfig, EngineConfig, TrainConfig, flat, from_folder
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import read_json
 from peergrad.debate.quote import visible
@@ -23,6 +23,7 @@ from peergrad.engines.registry import API, ENGINES, builtin_engine, engine_of, o
 from peergrad.engines.shared.servers import check_address, host, is_loopback
 from peergrad.learn.trainer import Trainer
 from peergrad.runs.folder import Progress, Run
+from peergrad.settings import markers
 
 _RUN_AT_STEP = re.compile(r"(.+)@(\d{1,9})")
 

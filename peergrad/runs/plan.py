@@ -16,7 +16,7 @@ from typing import Any
 from peergrad.config import TrainConfig
 from peergrad.debate.errors import UserError
 from peergrad.debate.prompts import TEXTS
-from peergrad.debate.protocol import BaseProtocol, call_protocol, own_protocol
+from peergrad.debate.protocol import BaseProtocol, call_protocol, can_vote, own_protocol
 from peergrad.debate.protocols import Parallel
 from peergrad.debate.question import Question
 from peergrad.debate.settings import is_import_path
@@ -173,6 +173,11 @@ def plan_run(config: TrainConfig, warn: Warn = lambda _: None) -> Plan:
     warm, learn = config.warm, config.learn
     lessons = lessons_given(config, task, protocol, warn) if warm.wanted or warm.warm_from is not None else []
     opponents = plan_opponents(config) if learn.opponents or learn.judge is not None else None
+    if config.learn.steps and not can_vote(protocol) and not _learns_without_votes(config):
+        more = "agents 3" if protocol.agents < 3 else "max_rounds 2"
+        notes.append(
+            f"agents: nobody is shown two others, so nobody can vote, and form alone is rewarded; give {more} or more"
+        )
     return Plan(config, protocol, tasks, task, held_out, lessons, opponents, tuple(filter(None, notes)))
 
 
@@ -190,14 +195,19 @@ def _check_reward(config: TrainConfig, task: Task) -> None:
         raise UserError(f"votes: answers to {task.name} have no final value that could be in the majority; take peer")
     if config.learn.judge is not None and rules.votes in ("majority", "none"):
         raise UserError(f"judge: its votes count where votes do, and with votes {rules.votes} none do; take peer")
-    other_than_votes = rules.needs_truth or rules.votes == "majority" or is_import_path(rules.reward)
-    other_than_votes = other_than_votes or config.learn.judge is not None
     nobody_votes = config.debate.protocol == "direct" or (config.debate.protocol == "ballot" and config.debate.agents < 3)
-    if nobody_votes and not other_than_votes:
+    if nobody_votes and not _learns_without_votes(config):
         raise UserError(
             f"protocol: in {config.debate.protocol} of {config.debate.agents} nobody votes, so there is nothing to learn "
             "from; give --truth-weight 1, --votes majority or a --judge, or take --protocol ballot with 3 agents or more"
         )
+
+
+def _learns_without_votes(config: TrainConfig) -> bool:
+    """Whether the reward has something else to go by than the debaters' votes."""
+    rules = config.learn.reward
+    other = rules.needs_truth or rules.votes == "majority" or is_import_path(rules.reward)
+    return other or config.learn.judge is not None
 
 
 def _versions() -> dict[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from peergrad.config import ApiConfig, TrainConfig, flat
+from peergrad.config import ApiConfig, TrainConfig
 from peergrad.debate.play import Played
 from peergrad.debate.sampler import Sampler
 from peergrad.engines.base import Setup
@@ -31,7 +31,8 @@ from peergrad.runs.models import ModelPool, load_policy
 from peergrad.runs.opponents import Opponents
 from peergrad.runs.plan import Plan, plan_run, start_of
 from peergrad.runs.skipped import save_skipped
-from peergrad.runs.watch import Watcher
+from peergrad.runs.watch import Printing, WatchedSampler, Watcher
+from peergrad.settings import flat
 from peergrad.tasks.base import truth_of
 
 _BAD_IN_A_ROW = "optim/bad_in_a_row"
@@ -46,11 +47,12 @@ async def train_run(
 ) -> Run:
     """Train as the settings say, in their folder; a run that was interrupted is resumed.
 
-    ``stop`` is asked after every checkpoint; if it says so, ``Stopped`` is raised there.
+    ``watch`` is told how it goes; unset, lines on stderr say so (``Watcher()`` is silent). ``stop`` is asked after every
+    checkpoint; if it says so, ``Stopped`` is raised there.
 
     Example: ``asyncio.run(train_run(preset("demo")))``
     """
-    watch = watch or Watcher()
+    watch = watch or Printing(config.learn.steps)
     plan = plan_run(config, watch.warn)
     for note in plan.notes:
         watch.warn(note)
@@ -198,7 +200,7 @@ class Training:
                 sampler = await self.opponents.policy_after(asked_after, otherwise=sampler)
             if self.opponents:
                 sampler = await self.opponents.seated(index, sampler, judged=self.config.learn.judged(index))
-            played = await play(index, sampler)
+            played = await play(index, WatchedSampler(sampler, self.watch))
             self.run.save_debates(at.name, played)
             self.watch.begin("training", 0, at)
             return played
@@ -213,7 +215,8 @@ class Training:
         started = time.monotonic()
         role_averaged = self.config.held_out.eval_mode == "role-averaged"
         base = await self.opponents.base() if self.opponents and role_averaged else None
-        metrics = await held_out.evaluate(self.plan, self.run, at, await self.trainer.sampler(), base)
+        sampler = WatchedSampler(await self.trainer.sampler(), self.watch)
+        metrics = await held_out.evaluate(self.plan, self.run, at, sampler, base)
         self.log(at, "eval", metrics | {"time/eval_s": time.monotonic() - started})
 
     async def count_updates(self, at: Progress, stats: StepStats, loss: LossName, lr: float) -> None:

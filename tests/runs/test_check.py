@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from peergrad import Batcher, Parallel, Sequential
-from peergrad.config import changed, preset
+from peergrad.config import preset
 from peergrad.debate.play import play_all
 from peergrad.debate.protocols import Direct
 from peergrad.debate.question import Question
@@ -26,6 +26,7 @@ from peergrad.reward.streams import Stream
 from peergrad.runs.plan import plan_run
 from peergrad.runs.preflight import check
 from peergrad.runs.watch import Watcher
+from peergrad.settings import changed
 from peergrad.tasks.base import Questions
 from peergrad.tasks.open import regrade
 from tests.bandit import Bandit

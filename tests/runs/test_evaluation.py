@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from peergrad import EngineError, UserError
-from peergrad.config import EvalConfig, changed, preset, with_protocol
+from peergrad.config import EvalConfig, preset, with_protocol
 from peergrad.debate.protocols import Ballot
 from peergrad.debate.question import Question
 from peergrad.engines.scripted import Scripted
@@ -26,6 +26,7 @@ from peergrad.runs.models import ModelRef, model_ref
 from peergrad.runs.results import read_result
 from peergrad.runs.training import train_run
 from peergrad.runs.watch import Watcher
+from peergrad.settings import changed
 from peergrad.tasks.arithmetic import arithmetic
 from peergrad.tasks.base import TIMED_OUT, Questions
 from peergrad.tasks.open import regrade

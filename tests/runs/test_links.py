@@ -3,10 +3,11 @@
 import pytest
 
 from peergrad import UserError
-from peergrad.config import changed, preset
+from peergrad.config import preset
 from peergrad.debate.errors import EngineError
 from peergrad.runs import files
 from peergrad.runs.folder import Run
+from peergrad.settings import changed
 
 
 @pytest.fixture

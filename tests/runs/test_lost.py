@@ -16,7 +16,7 @@ from rich.console import Console
 from peergrad import UserError
 from peergrad.cli import main as command
 from peergrad.cli import train as train_command
-from peergrad.config import changed, preset
+from peergrad.config import preset
 from peergrad.engines.base import EngineConfig, Setup, UpdateConfig
 from peergrad.engines.registry import open_trainer
 from peergrad.learn.data import Datum
@@ -27,8 +27,10 @@ from peergrad.runs.folder import Progress, Run
 from peergrad.runs.skipped import MOST_BYTES, read_skipped, save_skipped
 from peergrad.runs.training import train_run
 from peergrad.runs.watch import Watcher
-from peergrad.terminal.progress import RunView, before_and_after, too_many_lost
+from peergrad.settings import changed
+from peergrad.terminal.training import RunView, before_and_after, too_many_lost
 from tests.bandit import Bandit
+from tests.web.exported import Page
 
 PARROT = Path(__file__).parent.parent / "fixtures" / "parrot"
 WHY = "the gradient is not finite, first in model.layers.12"
@@ -434,7 +436,8 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert "4 updates, 1 of them skipped\n" in text
     warning = "1 of 4 updates (25%) were skipped because loss or gradient was not finite: nothing was learned from them; "
     assert f"{warning}what reproduces them is in {out / 'skipped'}" in text
-    assert "4 updates, 1 of them skipped" in (out / "report.html").read_text()
+    report = Page((out / "report.html").read_text())
+    assert report.data["sources"]["sources"][0]["updates"] == {"total": 4, "skipped": 1, "retried": 0}
 
 
 def test_a_run_that_is_stopped_says_it_too(tmp_path, monkeypatch, capsys):
