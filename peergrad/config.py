@@ -131,8 +131,8 @@ class MeasureConfig:
     """What an evaluation measures."""
 
     mode: Literal["debate", "direct", "role-averaged", "head-to-head"] = "debate"
-    """Debate with itself, beside what the same tokens give without; no debate; each seat in turn against opponents; or its
-    answers against the opponent's, by votes on which is better. The last two need no answers."""
+    """Debate with itself, beside what the same tokens give without; no debate; each seat, one after another, against
+    opponents; or its answers against the opponent's, by votes on which is better. The last two need no answers."""
     questions: Annotated[int, Range(0)] = 100
     """How many questions, from the first; 0 is all."""
     opponent: str = "base"
@@ -207,7 +207,7 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"eval_every": 0, "eval_questions": 0},
     ),
     "classic": (
-        "agents speak in turn until they agree; one score per agent",
+        "agents speak one after another until they agree; one score per agent",
         _LARGE | _PUBLISHED | {"protocol": "sequential", "reward": "win_rate"},
     ),
 }

@@ -201,7 +201,7 @@ def compare(
         json: Print one JSON object instead of a table.
     """
     from peergrad.measure.outcome import compared
-    from peergrad.runs.evaluation import read_result
+    from peergrad.runs.results import read_result
 
     comparison = compared(read_result(first), read_result(second))
     if not comparison["questions"]:

@@ -17,8 +17,8 @@ from peergrad.runs.estimate import estimate
 from peergrad.runs.folder import Run
 from peergrad.runs.training import train_run
 from peergrad.settings import to_toml
-from peergrad.terminal.progress import RunView, before_and_after, too_many_lost
 from peergrad.terminal.tables import Output, print_line
+from peergrad.terminal.training import RunView, before_and_after, too_many_lost
 from peergrad.web.report import write_report
 
 base_settings = train_settings
@@ -41,15 +41,16 @@ def command(
         print(to_toml(settings, flags.origins(settings)))
         print("\n".join(f"# {visible(sentence)}" for sentence in (f"Settings: {flags.from_where}.", *sentences)))
     else:
-        train(settings, f"settings: {flags.from_where}")
+        train(settings, f", settings: {flags.from_where}")
 
 
-def train(config: TrainConfig, about: str) -> None:
+def train(config: TrainConfig, about: str = "") -> None:
     """Train, showing the progress; then print what changed and what can be done next."""
     console, run = Output(), Run(config.keep.folder)
-    with RunView(console, config.learn.steps) as view:
+    protocol = config.debate.build()
+    with RunView(console, config.learn.steps, protocol.agents * (protocol.rounds or 0)) as view:
         if not run.exists:
-            view.say(f"a new run, {about}; `peergrad check` with the same settings says on a sample whether it can work")
+            view.say(f"a new run{about}; `peergrad check` with the same settings says on a sample whether it can work")
 
         async def work(asked_to_stop: Callable[[], bool]) -> Run:
             try:

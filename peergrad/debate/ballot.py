@@ -13,7 +13,7 @@ from peergrad.debate import prompts
 from peergrad.debate.contract import MAX_VOTES
 from peergrad.debate.errors import UserError
 from peergrad.debate.prompts import LETTERS
-from peergrad.debate.protocol import BaseProtocol, answers_agree
+from peergrad.debate.protocol import BaseProtocol, answers_agree, seats_taken
 from peergrad.debate.quote import MARK, clip, harmless
 from peergrad.debate.types import (
     Ask,
@@ -72,9 +72,12 @@ class Ballot(BaseProtocol):
     """Longer answers are clipped to this many characters where others see them."""
     end_early: bool = False
     extra_rounds: int = 0
+    agents_min: int = 0
+    """How many answer first; the others only if these do not agree (SPEC 3.22). 0: all at once."""
 
     def __post_init__(self) -> None:
         BaseProtocol.__post_init__(self)
+        self.check_first(self.agents_min)
         self.at_least(1, "max_chars_per_field")
         if not 2 <= self.shown <= _MOST_SHOWN:
             raise UserError(f"shown: {self.shown} is not possible; give a whole number from 2 to {_MOST_SHOWN}")
@@ -99,8 +102,16 @@ class Ballot(BaseProtocol):
     def rounds(self) -> int:
         return 1 if self.agents < 3 else 4 + 2 * self.extra_rounds if self.revise else 2  # a vote compares two others
 
+    def seats(self, debate: Debate) -> int:
+        return seats_taken(debate, self.agents_min, self.agents)
+
+    def alone(self, agent: int) -> BaseProtocol:  # noqa: ARG002
+        return replace(self, agents=1, agents_min=0)
+
     def wave(self, debate: Debate) -> list[Ask]:
         round_, speakers = self.speakers(debate)
+        if round_ and debate.agents < 3:
+            return []
         votes = round_ % 2 == 1
         may_end = self.end_early if votes else round_ >= 4
         if round_ >= self.rounds or (may_end and answers_agree(debate, round_ - 1 if votes else round_ - 2)):
@@ -153,8 +164,8 @@ class Ballot(BaseProtocol):
         """The answers a voter judges, in order: the same steps from every voter, so that every answer stands at every place
         equally often (SPEC 3.16).
         """
-        steps = random.Random(f"{debate.id}/{round_}").sample(range(1, self.agents), self.agents - 1)
-        others = [(agent + step) % self.agents for step in steps]
+        steps = random.Random(f"{debate.id}/{round_}").sample(range(1, debate.agents), debate.agents - 1)
+        others = [(agent + step) % debate.agents for step in steps]
         if not self.merge_equal:
             return tuple((other,) for other in others[: self.shown])
         same: dict[str | int, list[int]] = {}

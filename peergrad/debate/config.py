@@ -24,7 +24,7 @@ class DebateConfig:
     """How a debate goes."""
 
     protocol: str = "parallel"
-    """All agents of a round speak at once and see earlier rounds (parallel), or in turn (sequential), or answer alone and
+    """All agents of a round speak at once and see earlier rounds (parallel), or sequentially, or answer alone and
     then vote (ballot, with settings of its own) or do not (direct); or module:name."""
     agents: int = 3
     """How many copies of the policy debate a question; votes need at least 3."""
@@ -34,6 +34,8 @@ class DebateConfig:
     """Parallel and ballot: end as soon as all answers of a round have the same final value."""
     extra_rounds: int = 0
     """Parallel, and ballot with revise: up to so many rounds more while the answers differ."""
+    agents_min: int = 0
+    """Parallel and ballot: ask so many agents first, and the others only where these do not agree; 0: all at once."""
     max_tokens: int = 1024
     """The longest reply, in tokens; one that is cut off is unreadable."""
     wording: Wording = "full"

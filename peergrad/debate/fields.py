@@ -32,8 +32,8 @@ def _too_deep(value: Any) -> bool:
     """Whether it is nested more deeply than anything of ours: whoever follows it down would not return."""
     level: list[Any] = [value]
     for _ in range(_DEEPEST):
-        inside: list[Any] = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]  # type: ignore[misc]
-        level = [item for items in inside for item in items]
+        nested: list[Any] = [one for one in level if isinstance(one, dict | list)]
+        level = [item for one in nested for item in cast("Any", one.values() if isinstance(one, dict) else one)]
     return bool(level)
 
 

@@ -25,7 +25,7 @@ def judge_asks(debate: Debate, max_tokens: int) -> list[Ask]:
     return [
         Ask(
             debate=debate.id,
-            agent=debate.agents,
+            agent=debate.protocol.agents,
             turn=len(debate.turns),
             seen=len(debate.turns),
             messages=prompts.judge_messages(debate.question, solutions, debate.protocol.prompts),

@@ -44,6 +44,11 @@ class BaseProtocol:
                 wanted = f"a whole number of at least {least}" if least else "0 or more"
                 raise UserError(f"{name}: {getattr(self, name)} is not possible; give {wanted}")
 
+    def check_first(self, least: int) -> None:
+        """Refuse a number of agents to ask first that can't be (SPEC 3.22)."""
+        if least and not 2 <= least <= self.agents:
+            raise UserError(f"agents_min: {least} is not possible; give 0, for all at once, or from 2 to {self.agents}")
+
     @property
     def name(self) -> str:
         """Its name in settings and transcripts: a built-in one's, or an import path."""
@@ -98,15 +103,21 @@ class BaseProtocol:
         """The same for a debater without others, in the character of this agent."""
         return replace(self, agents=1)
 
+    def seats(self, debate: Debate) -> int:  # noqa: ARG002
+        """How many agents take part in a debate: all, or those that are asked first (SPEC 3.22)."""
+        return self.agents
+
     def speakers(self, debate: Debate) -> tuple[int, list[int]]:
         """The round to play now, the first in which somebody has not spoken, and who has not: everybody, unless a transcript
-        breaks off within it.
+        breaks off within it, or others are to be asked because those asked first do not agree (SPEC 3.22).
         """
         spoken = {(turn.round, turn.agent) for turn in debate.turns}
         for round_ in range(debate.rounds):
-            if missing := [agent for agent in range(self.agents) if (round_, agent) not in spoken]:
+            if missing := [agent for agent in range(debate.agents) if (round_, agent) not in spoken]:
                 return round_, missing
-        return debate.rounds, list(range(self.agents))
+        if debate.rounds == 1 and debate.agents < self.agents and not answers_agree(debate, 0):
+            return 0, list(range(debate.agents, self.agents))
+        return debate.rounds, list(range(debate.agents))
 
     def ask(
         self,
@@ -141,6 +152,11 @@ def answers_agree(debate: Debate, round_: int) -> bool:
     answers = [turn.solution for turn in debate.turns if turn.round == round_ and turn.asked_to_answer]
     values = {None if answer is None else debate.question.style.value(answer) for answer in answers}
     return len(answers) > 1 and len(values) == 1 and None not in values
+
+
+def seats_taken(debate: Debate, least: int, most: int) -> int:
+    """As many as are asked first, until others are asked too (SPEC 3.22); all where ``least`` is 0."""
+    return most if not least or any(turn.agent >= least for turn in debate.turns) else least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from peergrad.debate.contract import FULL, MAX_VOTES, SHORT, Order, Reading
 from peergrad.debate.errors import UserError
 from peergrad.debate.personas import PERSONAS, Persona
 from peergrad.debate.prompts import Wording
-from peergrad.debate.protocol import BaseProtocol, answers_agree, built_in_names
+from peergrad.debate.protocol import BaseProtocol, answers_agree, built_in_names, seats_taken
 from peergrad.debate.quote import clip, quote
 from peergrad.debate.types import Ask, Contract, Debate, Message, Parsed, ParseError, Turn
 
@@ -136,9 +136,12 @@ class Parallel(_Rounds):
     """What the personas' own temperatures are multiplied by."""
     end_early: bool = False
     extra_rounds: int = 0
+    agents_min: int = 0
+    """How many are asked first; the others only if these do not agree (SPEC 3.22). 0: all at once."""
 
     def __post_init__(self) -> None:
         _Rounds.__post_init__(self)
+        self.check_first(self.agents_min)
         self.at_least(0, "temperature", "extra_rounds")
         if not self.personas:
             raise UserError("personas: at least one is needed; leave it out for the five built-in ones")
@@ -155,6 +158,9 @@ class Parallel(_Rounds):
     def one_dialogue(self) -> bool:
         return True
 
+    def seats(self, debate: Debate) -> int:
+        return seats_taken(debate, self.agents_min, self.agents)
+
     def wave(self, debate: Debate) -> list[Ask]:
         round_, missing = self.speakers(debate)
         may_end = self.end_early or round_ >= self.max_rounds
@@ -167,7 +173,7 @@ class Parallel(_Rounds):
                 agent,
                 self._dialogue(debate, agent, round_, heard),
                 round=round_,
-                shown=(0, round_ * self.agents),
+                shown=(0, round_ * debate.agents),
                 place=place,
                 contract=SHORT,
                 temperature=self.temperature * self.persona(agent).temperature,
@@ -197,7 +203,8 @@ class Parallel(_Rounds):
         return self.personas[agent % len(self.personas)]
 
     def alone(self, agent: int) -> BaseProtocol:
-        return replace(self, agents=1, personas=(self.persona(agent),), end_early=False, extra_rounds=0)
+        usual = {"agents_min": 0, "end_early": False, "extra_rounds": 0}
+        return replace(self, agents=1, personas=(self.persona(agent),), **usual)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,8 +48,8 @@ def dump(debate: Debate, *, thin: bool = False) -> str:
     settings = asdict(cast("Any", protocol))
     line["agents"] = settings.pop("agents")
     line["protocol"] = protocol.name
-    newer = ["prompts", "end_early", "extra_rounds", *(["temperature"] if isinstance(protocol, Parallel) else [])]
-    for name in newer:  # as older lines, which do not have them
+    newer = ["temperature"] if isinstance(protocol, Parallel) else []
+    for name in ("prompts", "end_early", "extra_rounds", "agents_min", *newer):  # as older lines, which do not have them
         if name in settings and settings[name] == protocol.__dataclass_fields__[name].default:
             settings.pop(name)
     line["settings"] = protocol.settings if isinstance(protocol, Recorded) else settings
@@ -170,10 +170,10 @@ def _dump_turn(debate: Debate, turn: Turn, index: int, thin: bool) -> dict[str, 
 
 def _dump_asked(debate: Debate, turn: Turn, index: int) -> dict[str, Any]:
     """What does not follow from the protocol's name: of a built-in one little, of others all that was read."""
-    if turn.agent == debate.agents:  # a judge
+    if turn.agent == debate.protocol.agents:  # a judge
         return {}
     line: dict[str, Any] = {}
-    if turn.round != index // debate.agents:
+    if turn.round != index // debate.protocol.agents:
         line["round"] = turn.round
     if turn.candidates:
         line["candidates"] = turn.candidates

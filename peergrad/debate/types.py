@@ -302,7 +302,7 @@ class Turn:
 class Debate:
     """A question, the protocol that rules, and the turns so far, in speaking order.
 
-    ``verdict`` is what a judge said when it was over, if there was one; its ``agent`` is ``agents``, a seat of its own.
+    ``verdict`` is what a judge said when it was over, if there was one; its ``agent`` is the seat after the protocol's last.
     """
 
     id: str
@@ -313,7 +313,8 @@ class Debate:
 
     @property
     def agents(self) -> int:
-        return self.protocol.agents
+        """How many take part: all, or so far as many as are asked first (SPEC 3.22)."""
+        return self.protocol.seats(self)
 
     @property
     def opponents(self) -> frozenset[int]:

@@ -53,15 +53,9 @@ def _api(setup: Setup) -> Api:
 
 def _tinker(setup: Setup) -> Tinker:
     with _needs("engine: tinker", "tinker"):
+        from peergrad.engines.local.fetch.models import tokenizer_of
         from peergrad.engines.tinker.engine import Tinker
-    return Tinker(setup.engine, setup.update or UpdateConfig(), seed=setup.seed, say=setup.say, tokenizer_of=_tokenizer_of)
-
-
-def _tokenizer_of(model: str) -> str:
-    """The folder or hub id that a model's tokenizer is in."""
-    from peergrad.engines.local.fetch.models import MODELS, resolve
-
-    return str(resolve(model)) if model in MODELS or model.endswith(".gguf") else model
+    return Tinker(setup.engine, setup.update or UpdateConfig(), seed=setup.seed, say=setup.say, tokenizer_of=tokenizer_of)
 
 
 @contextlib.contextmanager

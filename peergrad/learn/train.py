@@ -54,7 +54,7 @@ class LearnRules:
     divide_by_std: bool = False
     """Also divide advantages by the standard deviation of the centring set."""
     max_staleness: Annotated[int, Range(0)] = 0
-    """How many batches may be sampled ahead, by an older policy, while training goes on; 0 is exactly on-policy."""
+    """How many batches may be sampled ahead, by an older policy, while training continues; 0 is exactly on-policy."""
     opponents: tuple[str, ...] = ()
     """SEAT=WHO, for seats that the policy does not hold: 2=base, 2=-5 (itself five steps ago), any model. Not trained on."""
     judge: str | None = None

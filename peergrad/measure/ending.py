@@ -120,13 +120,13 @@ def as_object(end: Ending, models: Sequence[str]) -> dict[str, Any]:
         about = {"agent": final.agent, "model": models[final.agent], "persona": persona and persona.name}
         agents.append(about | asdict(final) | {"round": None if final.round is None else final.round + 1})
     judge = verdict and {
-        "model": models[debate.agents],
+        "model": models[debate.protocol.agents],
         "evaluation": verdict.section("evaluation"),
         "error": str(verdict.parsed.error) if verdict.parsed.error else None,
     }
     votes: list[dict[str, Any]] = []
     for vote in end.votes:
-        judged = vote.author == debate.agents
+        judged = vote.author >= debate.agents
         author, round = ("judge", None) if judged else (vote.author, debate.turns[vote.turn].round + 1)
         soft = {} if vote.strength == 1 else {"strength": vote.strength}
         votes.append({"author": author, "round": round, "a": vote.a, "op": vote.op, "b": vote.b} | soft)

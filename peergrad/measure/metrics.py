@@ -99,7 +99,9 @@ def update(batch: DebateBatch) -> Metrics:
 def form(batch: DebateBatch) -> Metrics:
     """Whether replies can be read and votes are cast: what a weak model learns first."""
     counts = total(map(form_counts, batch.scored))
-    return {"votes/agreement_pairs": counts.get("votes/agreement", (0.0, 0.0))[1]} | shares(counts)
+    cases = {"votes/agreement_pairs": "votes/agreement", "votes/due_turns": "votes/due_turns_with_vote"}
+    cases |= {"replies/read": "replies/readable"}
+    return {name: counts.get(share, (0.0, 0.0))[1] for name, share in cases.items()} | shares(counts)
 
 
 def debate_metrics(batch: DebateBatch) -> Numbers:
@@ -202,24 +204,26 @@ def measure(batch: DebateBatch, own: Mapping[str, Metric] | None = None) -> Metr
 def answer_metrics(grades: Sequence[Sequence[Grade]], prefix: str) -> Metrics:
     """Accuracy of k answers to each question, by name ``prefix/…``, such as ``train_gsm8k`` (SPEC 8.3).
 
+    Where questions have different numbers of answers, those of each number k have their own ``pass@k`` and others.
     ``cons@k`` takes the most frequent answer; by ``strict_cons@k``, as published, more than half must be right. What could
     not be graded in time counts as not given, and is counted apart.
     """
-    ks = {len(answers) for answers in grades}
-    if len(ks) > 1:
-        raise ValueError(f"pass@k needs the same number of answers to each question, got {sorted(ks)}")
-    k = max(ks, default=0)
     every = [answer for answers in grades for answer in answers]
     graded = [answer for answer in every if not answer.timed_out]
     metrics = {
+        "answers": len(graded) or None,
         "timed_out": len(every) - len(graded) or None,
         "format": _mean([answer.format for answer in graded]),
         "correct": _mean([answer.correct for answer in graded]),
-        f"pass@{k}": _mean([any(answer.correct for answer in answers) for answers in grades if graded]),
-        f"avg@{k}": _mean([share for answers in grades if (share := share_right(answers)) is not None]),
-        f"cons@{k}": _mean([vote_is_right(answers) for answers in grades if graded]),
-        f"strict_cons@{k}": _mean([most_are_right(answers) for answers in grades if graded]),
     }
+    for k in sorted({*map(len, grades)}):
+        of_k = [answers for answers in grades if len(answers) == k]
+        metrics |= {
+            f"pass@{k}": _mean([any(answer.correct for answer in answers) for answers in of_k if graded]),
+            f"avg@{k}": _mean([share for answers in of_k if (share := share_right(answers)) is not None]),
+            f"cons@{k}": _mean([vote_is_right(answers) for answers in of_k if graded]),
+            f"strict_cons@{k}": _mean([most_are_right(answers) for answers in of_k if graded]),
+        }
     return {f"{prefix}/{name}": float(value) for name, value in metrics.items() if value is not None}
 
 

@@ -85,7 +85,8 @@ def debate_outcome(
         for after in rounds
     }
     values |= {"debate/correct": list(map(share_right, final)), "debate/format": _each(_share_found, final)}
-    values |= _at_k(final, len(final[0]) if final else 0, "debate")
+    for k in sorted({*map(len, final)}):  # debates may differ in their agents: a question has a value for its own k
+        values |= _at_k([answers if len(answers) == k else None for answers in final], k, "debate")
     winners, counts = Values(), list[Counts]()
     for debate, grades in graded:
         scored = score(debate)
@@ -139,7 +140,7 @@ def seat_outcome(ids: Sequence[str], by_seat: Sequence[Debates], grade: Grader |
         for seat, scored in enumerate(map(score, seats)):
             votes = scored.tally.votes  # of the others' votes about the policy, those that it won
             about = float(sum(seat in (vote.a, vote.b) and vote.author != seat for vote in votes))
-            won = win_rate(scored.debate.agents, votes)[seat] * about
+            won = win_rate(scored.debate.agents, votes)[seat] * about if about else 0.0
             seen += [_said(scored), {"role-averaged/votes_won": (won, about)}]
         counts.append(total(seen))
     if grade is None:
@@ -149,7 +150,7 @@ def seat_outcome(ids: Sequence[str], by_seat: Sequence[Debates], grade: Grader |
     policy, others, graded = Values(), Values(), [turn_grades(debates, grade) for debates in by_seat]
     for question, by_question in enumerate(zip(*graded, strict=True)):
         final = [final_grades(debates[question], grades) for debates, grades in zip(by_seat, by_question, strict=True)]
-        policy.append(share_right([answers[seat] for seat, answers in enumerate(final)]))
+        policy.append(share_right([one for seat, answers in enumerate(final) for one in answers[seat : seat + 1]]))
         others.append(
             share_right([one for seat, answers in enumerate(final) for one in answers[:seat] + answers[seat + 1 :]])
         )
@@ -270,19 +271,19 @@ def _timed_out(answers: Sequence[Grade]) -> Counts:
     return {"grading/timed_out": (float(sum(answer.timed_out for answer in answers)), float(len(answers)))}
 
 
-def _at_k(drawn: Sequence[Sequence[Grade]], k: int, way: str) -> dict[str, Values]:
+def _at_k(drawn: Sequence[Sequence[Grade] | None], k: int, way: str) -> dict[str, Values]:
     return {
         f"{way}/pass@{k}": _each(lambda answers: float(any(answer.correct for answer in answers)), drawn),
-        f"{way}/avg@{k}": list(map(share_right, drawn)),
+        f"{way}/avg@{k}": _each(share_right, drawn),
         f"{way}/cons@{k}": _each(vote_is_right, drawn),
         f"{way}/strict_cons@{k}": _each(most_are_right, drawn),
     }
 
 
-def _each(measure: Callable[[Sequence[Grade]], float], by_question: Sequence[Sequence[Grade]]) -> Values:
-    """A value for each question, unless none of its answers could be graded in time."""
-    late = [bool(answers) and all(answer.timed_out for answer in answers) for answers in by_question]
-    return [None if nobody_knows else measure(one) for nobody_knows, one in zip(late, by_question, strict=True)]
+def _each(measure: Callable[[Sequence[Grade]], float | None], by_question: Sequence[Sequence[Grade] | None]) -> Values:
+    """A value for each question with answers, unless none of them could be graded in time."""
+    late = [one is None or (bool(one) and all(answer.timed_out for answer in one)) for one in by_question]
+    return [None if nobody_knows else measure(one or ()) for nobody_knows, one in zip(late, by_question, strict=True)]
 
 
 def _share_found(answers: Sequence[Grade]) -> float:

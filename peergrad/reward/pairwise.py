@@ -44,4 +44,4 @@ def returns(debate: Debate, tallied: Tally, name: str, scores: Sequence[float], 
 def _outcomes(agent: int, agents: int, votes: Sequence[Vote], judge_weight: float) -> list[tuple[float, float]]:
     """How far each vote about the agent that is not its own is for it, from -1 to 1, and how many votes it counts as."""
     about = [vote for vote in votes if vote.author != agent and agent in (vote.a, vote.b)]
-    return [(vote.value(agent), judge_weight if vote.author == agents else 1.0) for vote in about]
+    return [(vote.value(agent), judge_weight if vote.author >= agents else 1.0) for vote in about]

@@ -151,7 +151,7 @@ def cast_verdict(debate: Debate) -> list[tuple[Vote, Why | None]]:
         judged = None if judged_a is None or judged_b is None else (judged_a, judged_b)
         known = a in ends and b in ends
         why: Why | None = "same_agent" if a == b else "unknown_agent" if not known else None if judged else "unseen"
-        cast.append((_vote(len(debate.turns), debate.agents, a, verdict, b, judged), why))
+        cast.append((_vote(len(debate.turns), debate.protocol.agents, a, verdict, b, judged), why))
     return _one_per_pair(cast)
 
 

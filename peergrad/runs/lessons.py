@@ -109,9 +109,9 @@ def _debates(path: Path, questions: Sequence[Question], agents: int, warn: Warn)
         debates = [_answered(question) for question in file.questions]
     else:
         debates = list(Run.any_debates(path, warn))
-    wrong = next((d for d in debates if not isinstance(d.protocol, Direct) and d.agents != agents), None)
+    wrong = next((d for d in debates if not isinstance(d.protocol, Direct) and d.protocol.agents != agents), None)
     if wrong:
-        why = f"its debate {wrong.id} has {wrong.agents} agents, not {agents}"
+        why = f"its debate {wrong.id} has {wrong.protocol.agents} agents, not {agents}"
         raise UserError(f"warm_from: {path} can't be learned from: {why}")
     by_text, styles = {q.text: q for q in questions}, {q.style: q.style for q in questions}
     others = (replace(d.question, style=styles.get(d.question.style, d.question.style)) for d in debates)

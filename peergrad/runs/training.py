@@ -31,7 +31,7 @@ from peergrad.runs.models import ModelPool, load_policy
 from peergrad.runs.opponents import Opponents
 from peergrad.runs.plan import Plan, plan_run, start_of
 from peergrad.runs.skipped import save_skipped
-from peergrad.runs.watch import Printing, Watcher
+from peergrad.runs.watch import Printing, WatchedSampler, Watcher
 from peergrad.settings import flat
 from peergrad.tasks.base import truth_of
 
@@ -200,7 +200,7 @@ class Training:
                 sampler = await self.opponents.policy_after(asked_after, otherwise=sampler)
             if self.opponents:
                 sampler = await self.opponents.seated(index, sampler, judged=self.config.learn.judged(index))
-            played = await play(index, sampler)
+            played = await play(index, WatchedSampler(sampler, self.watch))
             self.run.save_debates(at.name, played)
             self.watch.begin("training", 0, at)
             return played
@@ -215,7 +215,8 @@ class Training:
         started = time.monotonic()
         role_averaged = self.config.held_out.eval_mode == "role-averaged"
         base = await self.opponents.base() if self.opponents and role_averaged else None
-        metrics = await held_out.evaluate(self.plan, self.run, at, await self.trainer.sampler(), base)
+        sampler = WatchedSampler(await self.trainer.sampler(), self.watch)
+        metrics = await held_out.evaluate(self.plan, self.run, at, sampler, base)
         self.log(at, "eval", metrics | {"time/eval_s": time.monotonic() - started})
 
     async def count_updates(self, at: Progress, stats: StepStats, loss: LossName, lr: float) -> None:

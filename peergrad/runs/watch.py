@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from peergrad.debate.quote import visible
+from peergrad.debate.sampler import Answer, Sampler, answered
 from peergrad.debate.types import Ask, Debate, Reply
 from peergrad.engines.base import Spent
 from peergrad.learn.trainer import Updates
@@ -61,6 +62,22 @@ class Watcher:
         """The next piece of a reply that is under way; ``None``: it starts again."""
 
 
+class WatchedSampler:
+    """A sampler that tells a watcher of every reply."""
+
+    forwards_choices = True
+
+    def __init__(self, sampler: Sampler, watch: Watcher) -> None:
+        self._sampler, self._watch = sampler, watch
+
+    async def sample(self, asks: Sequence[Ask]) -> Sequence[Answer]:
+        answers = await answered(self._sampler, asks)
+        for ask, answer in zip(asks, answers, strict=True):
+            if isinstance(answer, Reply):
+                self._watch.replied(ask, answer)
+        return answers
+
+
 class Printing(Watcher):
     """Prints a line on stderr for whatever happens in a training run: what one from Python shows by default."""
 
@@ -84,10 +101,11 @@ class Printing(Watcher):
         self.say(f"alarm: {alarm}")
 
 
-def step_sentence(phase: str, at: Progress, metrics: Mapping[str, Any], steps: int) -> str:
+def step_sentence(phase: str, at: Progress, metrics: Mapping[str, Any], steps: int, warm_steps: int = 0) -> str:
     """A line of metrics in words."""
     if phase == "warm":
-        return f"warm start {at.warm}: loss {metrics['warm/loss']:.3f}, {metrics['time/train_s']:.0f} s"
+        of = f"/{warm_steps}" if warm_steps else ""
+        return f"warm start {at.warm}{of}: loss {metrics['warm/loss']:.3f}, {metrics['time/train_s']:.0f} s"
     if phase == "eval":
         shares = {name: value for name, value in metrics.items() if name.endswith(("/correct", "/readable"))}
         facts = ", ".join(f"{name.removeprefix('eval/')} {value:.0%}" for name, value in shares.items())

@@ -222,7 +222,7 @@ def _listed_id(request: Field) -> CheckpointId:
 
 
 def _page(request: Field, items: list[T]) -> tuple[list[T], dict[str, int]]:
-    limit, offset = request.get("limit", 20).whole(0, _MAX_PAGE), request.get("offset", 0).whole(0)
+    limit, offset = request.get("limit", 20).whole(0, _MAX_PAGE), request.get("offset", 0).whole(0, 2**62)
     return items[offset:][:limit], {"offset": offset, "limit": limit, "total_count": len(items)}
 
 

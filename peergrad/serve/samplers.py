@@ -73,7 +73,7 @@ class Samplers:
     async def create(self, request: Field) -> Result:
         """Create a sampler of the base model or of a checkpoint."""
         session, path = self._sessions.find(request["session_id"].text()), request.get("model_path", None)
-        id = f"{session.id}-sampler-{request['sampling_session_seq_id'].whole(0)}"
+        id = f"{session.id}-sampler-{request['sampling_session_seq_id'].whole(0, messages.MAX_NUMBER)}"
         if path.value is None:
             messages.check_base_model(request["base_model"], self._model)
             session.samplers[id] = self._base

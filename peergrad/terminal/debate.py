@@ -155,7 +155,8 @@ def print_ending(page: Page, end: Ending) -> None:
     """The votes, how everybody fared, and the winning answer."""
     debate = end.debate
     page.line("Votes", "bold")
-    rows = [_ballot(debate, voter, end.votes) for voter in range(debate.agents + (debate.verdict is not None))]
+    judge = [debate.protocol.agents] if debate.verdict else []
+    rows = [_ballot(debate, voter, end.votes) for voter in (*range(debate.agents), *judge)]
     _columns(page, [["voter", "votes"], *rows])
     _columns(page, [["agent", "win rate", "won", "tied", "lost", "answer"], *(_standing(debate, one) for one in end.finals)])
     bad = [(name, getattr(end.counts, name)) for name in ("self_votes", "malformed", "repeated", "contradictory")]

@@ -228,7 +228,7 @@ def print_scores(batch: Sequence[Scored], advantages: Sequence[Sequence[Values]]
         ]
         print_line(console, f"{debate.id}: {debate.agents} agents, {len(debate.turns)} turns", "bold")
         headings = [*names, *(heading for stream in scored.streams for heading in (stream.name, "adv"))]
-        console.print(table(headings, rows, left=len(names), gap=1))
+        console.print(table(headings, rows, left=len(names)))
         if scored.tally.verdict:
             verdict = ", ".join(f"{vote.a} {vote.op} {vote.b}" for vote in scored.tally.verdict)
             console.print(Text(f" judge, counting {scored.tally.judge_weight:g}: {verdict}", style="dim"))

@@ -15,7 +15,8 @@ from typing import Any
 
 from peergrad.config import PRESETS, EvalConfig, TrainConfig, preset
 from peergrad.debate.errors import UserError
-from peergrad.measure.history import RunHistory, alarm_spans, all_shown, mean, number, rows_before_and_after, total
+from peergrad.measure.changes import rows_before_and_after
+from peergrad.measure.history import RunHistory, alarm_spans, all_shown, mean, number, total
 from peergrad.runs.evaluation import read_result
 from peergrad.runs.folder import Progress
 from peergrad.settings import flat

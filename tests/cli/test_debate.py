@@ -376,5 +376,5 @@ def test_a_signal_stops_it(tmp_path):
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 143
-        assert b"stopped; the same command resumes from debates/" in process.stderr.read()
+        assert b"stopped; the same command resumes from the beginning" in process.stderr.read()  # nobody has replied
         process.stderr.close()

@@ -21,8 +21,9 @@ from peergrad.debate.protocols import Ballot
 from peergrad.debate.question import Question
 from peergrad.engines.scripted import Scripted
 from peergrad.measure.outcome import compared
-from peergrad.runs.evaluation import EvalFolder, evaluate, plan, read_result
+from peergrad.runs.evaluation import EvalFolder, evaluate, plan
 from peergrad.runs.models import ModelRef, model_ref
+from peergrad.runs.results import read_result
 from peergrad.runs.training import train_run
 from peergrad.runs.watch import Watcher
 from peergrad.settings import changed

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from peergrad.config import preset
-from peergrad.runs.evaluation import read_result
+from peergrad.runs.results import read_result
 from peergrad.runs.training import train_run
 from peergrad.settings import changed
 

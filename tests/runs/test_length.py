@@ -8,9 +8,7 @@ from tests.runs.test_run import adapter, run
 pytestmark = pytest.mark.slow
 
 TASK = """
-from peergrad import Question
-from peergrad import Style
-from peergrad.tasks.base import Grade
+from peergrad import Grade, Question, Style
 
 STYLE = Style("parity", "Say something.", find=lambda text: str(len(text) % 2))
 
@@ -59,6 +57,50 @@ def test_a_run_of_different_lengths_is_resumed_to_the_byte(tmp_path, monkeypatch
     (tmp_path / "parity.py").write_text(TASK)
     small = {"task": "parity:Parity", "warm_steps": 0, "eval_questions": 0, "eval_debates": 0, "max_tokens": 10}
     small |= {"max_rounds": 1, "extra_rounds": 1, "end_early": True}
+    whole = run(tmp_path / "whole", steps=2, **small)
+    run(tmp_path / "parts", steps=1, **small)
+    assert adapter(run(tmp_path / "parts", steps=2, **small), 2) == adapter(whole, 2)
+
+
+def value(solution):
+    return None if solution is None else str(len(solution) % 2)
+
+
+@pytest.mark.parametrize("protocol", ["parallel", "ballot"])
+def test_a_run_with_as_many_agents_as_answers_need(tmp_path, monkeypatch, protocol):  # SPEC 3.22, 8.1, 8.3
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "parity.py").write_text(TASK)
+    needed = {"protocol": protocol, "agents": 5, "agents_min": 3, "task": "parity:Parity"}
+    needed |= (
+        {"max_rounds": 2, "max_tokens": 60} if protocol == "parallel" else {"ballot_form": "verdicts", "max_tokens": 10}
+    )
+    lines, sizes = train(tmp_path / "run", batch=8, warm_steps=0, **needed), set()
+    for step, line in enumerate(lines, 1):
+        debates = saved(tmp_path / "run", step)
+        for debate in debates:
+            first = {value(turn.solution) for turn in debate.turns if turn.round == 0 and turn.agent < 3}
+            agree = len(first) == 1 and None not in first
+            assert {turn.agent for turn in debate.turns} == set(range(3 if agree else 5))
+        turns = [turn for debate in debates for turn in debate.turns]
+        agents = sum(debate.agents for debate in debates)
+        assert line["env/all/total_episodes"] == agents
+        assert line["env/all/turns_per_episode"] == pytest.approx(len(turns) / agents)
+        last = [(d.question, {turn.agent: turn.solution for turn in d.turns if turn.asked_to_answer}) for d in debates]
+        right = [[value(text) == question.answer for text in answers.values()] for question, answers in last]
+        everything = [one for of_debate in right for one in of_debate]
+        assert line["train_parity/correct"] == pytest.approx(sum(everything) / len(everything))
+        for size in (3, 5):
+            some = [any(of_debate) for of_debate in right if len(of_debate) == size]
+            assert line.get(f"train_parity/pass@{size}") == (pytest.approx(sum(some) / len(some)) if some else None)
+        sizes |= {debate.agents for debate in debates}
+    assert sizes == {3, 5}
+
+
+def test_a_run_with_as_many_agents_as_needed_is_resumed_to_the_byte(tmp_path, monkeypatch):  # SPEC 3.22
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "parity.py").write_text(TASK)
+    small = {"task": "parity:Parity", "warm_steps": 0, "eval_questions": 0, "eval_debates": 0, "max_tokens": 10}
+    small |= {"max_rounds": 2, "agents": 5, "agents_min": 3}
     whole = run(tmp_path / "whole", steps=2, **small)
     run(tmp_path / "parts", steps=1, **small)
     assert adapter(run(tmp_path / "parts", steps=2, **small), 2) == adapter(whole, 2)

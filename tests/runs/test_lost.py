@@ -28,7 +28,7 @@ from peergrad.runs.skipped import MOST_BYTES, read_skipped, save_skipped
 from peergrad.runs.training import train_run
 from peergrad.runs.watch import Watcher
 from peergrad.settings import changed
-from peergrad.terminal.progress import RunView, before_and_after, too_many_lost
+from peergrad.terminal.training import RunView, before_and_after, too_many_lost
 from tests.bandit import Bandit
 from tests.web.exported import Page
 

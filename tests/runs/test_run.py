@@ -71,11 +71,9 @@ def test_a_run_is_a_folder_of_plain_files(whole):
         ("train", 3),
         ("eval", 3),
     ]
-    assert {path.name for path in (whole.path / "debates").iterdir()} == {
-        "eval_000000.jsonl",
-        "eval_000003.jsonl",
-        *(f"step_00000{step}.jsonl" for step in (1, 2, 3)),
-    }
+    names = ("eval_000000", "eval_000003", *(f"step_00000{step}" for step in (1, 2, 3)))
+    debates = {path.name for path in (whole.path / "debates").iterdir()}
+    assert debates == {f"{name}.{kind}" for name in names for kind in ("jsonl", "sha256")}
     assert len(list(read_file(whole.path / "debates" / "step_000001.jsonl"))) == 3
     assert whole.checkpoints() == [Progress(0), Progress(2), Progress(3)]
 

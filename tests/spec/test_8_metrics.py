@@ -88,6 +88,7 @@ def test_8_3_answers():  # SPEC 8.3
     metrics = answer_metrics(grades, "train_gsm8k")
     assert metrics == pytest.approx(
         {
+            "train_gsm8k/answers": 12,
             "train_gsm8k/format": 9 / 12,
             "train_gsm8k/correct": 4 / 12,
             "train_gsm8k/pass@3": 3 / 4,
@@ -101,6 +102,7 @@ def test_8_3_answers():  # SPEC 8.3
     assert final_grades(debate, turn_grades([debate], exact)[0]) == [UNANSWERED, Grade(True, "42"), UNANSWERED]
     late = Grade(False, None, timed_out=True)  # nobody knows, so it is neither right nor wrong
     assert answer_metrics([[right, late], [late, late]], "x") == {
+        "x/answers": 1,
         "x/timed_out": 3,
         "x/format": 1,
         "x/correct": 1,
@@ -109,8 +111,8 @@ def test_8_3_answers():  # SPEC 8.3
         "x/cons@2": 0.5,
         "x/strict_cons@2": 0,  # one of two is not more than half
     }
-    with pytest.raises(ValueError, match="same number of answers"):
-        answer_metrics([[right], [right, wrong]], "x")
+    several = answer_metrics([[right], [right, wrong], [wrong, wrong]], "x")  # each k by itself
+    assert (several["x/correct"], several["x/pass@1"], several["x/pass@2"], several["x/avg@2"]) == (0.4, 1, 0.5, 0.25)
     assert last_boxed(r"\boxed{1} then \boxed{\frac{1}{2}} \boxed{3") == r"\frac{1}{2}"
     assert last_boxed(r"\boxed{\boxed{4}}") == "4"
     assert last_boxed("{" * 5) is None

@@ -115,6 +115,11 @@ def local_folder(name: str) -> Path | None:
     return Path(found).parent if isinstance(found, str) else None
 
 
+def tokenizer_of(name: str) -> str:
+    """The folder or hub id by which transformers finds the tokenizer of a model."""
+    return str(resolve(name)) if name in MODELS or name.endswith(".gguf") else name
+
+
 def must_be_fetched(name: str) -> bool:
     """Whether a name means a model on the hub of which nothing is on this machine yet."""
     if name in MODELS or not _HUB_ID.fullmatch(name) or Path(name).exists():
