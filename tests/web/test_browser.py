@@ -55,6 +55,7 @@ def viewer(request, chrome, address, exported):
     """The page with everything in it: from the server, and from a file."""
     one = Viewer(chrome, address if request.param == "live" else exported.as_uri())
     one.wait("table.runs")
+    one.until(lambda: "% read" not in one.text())
     yield one
     one.close()
 
@@ -63,6 +64,7 @@ def viewer(request, chrome, address, exported):
 def live(chrome, address):
     one = Viewer(chrome, address)
     one.wait("table.runs")
+    one.until(lambda: "% read" not in one.text())
     yield one
     one.close()
 
@@ -206,9 +208,12 @@ def test_columns_sort(viewer):
     run = ids(viewer)["peer-votes"]
     for column, index in (("sampled_tokens", 7), ("votes", 5)):
         viewer.go(f"#/source/{run}/debates?part=step_000002&sort=-{column}", "th[aria-sort=descending]")
-        viewer.until(lambda: rows(viewer).count() == 6)
-        numbers = [int(text) for text in viewer.texts(f"table.debates tbody tr > :nth-child({index})")]
-        assert numbers == sorted(numbers, reverse=True)
+
+        def in_order(index=index):
+            numbers = [int(text) for text in viewer.texts(f"table.debates tbody tr > :nth-child({index})")]
+            return len(numbers) == 6 and numbers == sorted(numbers, reverse=True)
+
+        viewer.until(in_order)
     viewer.check()
 
 
