@@ -308,6 +308,12 @@ def test_the_texts_of_a_vote_stand_as_its_voter_saw_them(viewer):
     assert viewer.texts("dialog .judged header b") == expected
     viewer.page.click("dialog .close")
     viewer.wait("dialog", "detached")
+    viewer.go(f"#/source/{golden}/debate/debates/0", ".cell[data-vote='7-0-3']")  # numbers, those after the voter first
+    viewer.page.click(".cell[data-vote='7-0-3']")
+    viewer.wait("dialog .judged >> nth=1")
+    assert viewer.texts("dialog .judged header b") == ["Agent 3", "Agent 0"]
+    viewer.page.click("dialog .close")
+    viewer.wait("dialog", "detached")
     viewer.check()
 
 

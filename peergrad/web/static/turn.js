@@ -9,7 +9,8 @@
     useEffect(() => {
       if (target) box.current.scrollIntoView({ block: "start" });
     }, [target]);
-    const seat = debate.seats[turn.agent];
+    const personas = debate.protocol.settings?.personas;
+    const persona = personas?.length ? personas[turn.agent % personas.length].name : "";
     const { path, query } = readHash(location.hash);
     const judge = turn.agent >= debate.seats.length;
     return html`<article ref=${box} id=${`turn-${turn.turn}`}
@@ -17,7 +18,7 @@
         aria-label=${judge ? "the judge" : `Agent ${turn.agent}, round ${turn.round + 1}`}>
       <header>
         <b class="who">${judge ? "Judge" : `Agent ${turn.agent}`}</b>
-        ${seat?.persona && html`<span class="persona"><${Name} text=${seat.persona} /></span>`}
+        ${persona && !judge && html`<span class="persona"><${Name} text=${persona} /></span>`}
         ${turn.by && html`<span class="badge" title="an opponent: not the policy in training">by <${Name} text=${turn.by} />
           </span>`}
         ${turn.grade && (turn.grade.right !== null || turn.grade.answer !== null) && html`<span class="graded"

@@ -76,11 +76,9 @@
   // Under which letter and in which order a turn was shown the words of others.
   function asSeen(debate, turn, agents) {
     const letters = new Map((turn.candidates ?? []).flatMap(([letter, of]) => of.map((agent) => [agent, letter])));
-    const order = (turn.shown ?? []).map((index) => debate.turns[index]?.agent);
     const rotated = debate.protocol.settings?.order_shown !== "seat";
     const place = (agent) => {
       if (letters.size) return [...letters.keys()].indexOf(agent);
-      if (order.includes(agent)) return order.lastIndexOf(agent);
       return rotated ? (agent - turn.agent + debate.seats.length) % debate.seats.length : agent;
     };
     return [...agents].sort((x, y) => place(x) - place(y)).map((agent) => ({ agent, letter: letters.get(agent) ?? null }));
