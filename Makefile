@@ -3,7 +3,7 @@ PYTHON ?= python3
 MODEL ?= Qwen/Qwen2.5-Coder-1.5B-Instruct
 BIN := .venv/bin
 
-.PHONY: demo lint types test test-all test-servers interop-cookbook interop-skyrl check experiment bench clean
+.PHONY: demo lint types browser screenshots test test-all test-servers interop-cookbook interop-skyrl check experiment bench clean
 
 demo: .venv/ready
 	$(BIN)/peergrad train --preset demo
@@ -13,8 +13,18 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
+# The tests of the viewer open a real browser. Without one, and without the right to install it, they are skipped and say so.
+browser:
+	@command -v chromium >/dev/null || \
+		{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium >/dev/null; } || \
+		echo 'no Chromium, and no right to install it: the tests of the viewer will be skipped'
+
+# Pictures of the viewer, docs/screenshots.
+screenshots: .venv/ready browser
+	$(BIN)/python -m tests.web.screenshots docs/screenshots
+
 # One process per core, then what must have the machine to itself. Waiting threads must not take a core from another process.
-test: lint
+test: lint browser
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder -m 'not alone and not slow'
 	$(BIN)/python -m pytest -m alone
 

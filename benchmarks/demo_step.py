@@ -17,13 +17,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from peergrad.config import TrainConfig, changed, preset
+from peergrad.config import TrainConfig, preset
 from peergrad.debate.types import Ask, Reply
+from peergrad.engines.base import Setup
 from peergrad.engines.local import engine as local
 from peergrad.engines.local.sample.scheduler import Scheduler
+from peergrad.engines.registry import open_trainer
 from peergrad.learn.trainer import StepStats
 from peergrad.runs.folder import Run
-from peergrad.runs.training import load_engine, train_run
+from peergrad.runs.training import train_run
+from peergrad.settings import changed
 
 SPENT: defaultdict[str, float] = defaultdict(float)
 
@@ -83,7 +86,8 @@ def main() -> None:
     timed(local, "gradient", "gradient")
     timed(Run, "keep", "keeping debates")
 
-    made = load_engine(settings("real"))
+    real_settings = settings("real")
+    made = open_trainer(Setup(engine=real_settings.engine, update=real_settings.update, seed=real_settings.keep.seed))
     asyncio.run(train_run(settings("real", steps=1), load=lambda *_: made))  # the warm start and a step, not counted
     SPENT.clear()
     started = time.perf_counter()

@@ -29,7 +29,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from peergrad import Batcher, datums, play_all
-from peergrad.config import changed, preset
+from peergrad.config import preset
 from peergrad.debate.play import Played
 from peergrad.debate.protocols import Direct
 from peergrad.engines.local.engine import Local
@@ -40,6 +40,7 @@ from peergrad.learn.data import Datum
 from peergrad.learn.train import self_play, train
 from peergrad.learn.trainer import StepStats, joined, parts
 from peergrad.runs.plan import Plan, plan_run
+from peergrad.settings import changed
 from peergrad.tasks.base import grade_all
 
 PARTS = ("_admit", "_prefill", "_decode", "_collect", "_retire")

@@ -1,20 +1,14 @@
-"""Every setting of a run and of an evaluation: a sentence under each, presets, TOML, and early errors."""
+"""Every setting of a run and of an evaluation, a sentence under each, and the presets."""
 
 from __future__ import annotations
 
-import json
-import math
-import re
-import typing
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar
 
 from peergrad.debate.config import DebateConfig, defaults_of, has_own_settings, section_of
 from peergrad.debate.errors import UserError
-from peergrad.debate.fields import nearest, read_toml
+from peergrad.debate.fields import nearest
 from peergrad.debate.head_to_head import VoteForm
 from peergrad.debate.personas import PERSONAS
 from peergrad.debate.protocol import BaseProtocol, imported_protocol
@@ -27,10 +21,10 @@ from peergrad.learn.warm import Keep, updates_per_epoch
 from peergrad.measure.alarms import AlarmRule
 from peergrad.measure.metrics import Metric
 from peergrad.measure.outcome import Cost
+from peergrad.settings import changed, check_settings, flat, read_settings
 from peergrad.tasks.open import TaskConfig
 
 T = TypeVar("T")
-M = TypeVar("M")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +118,7 @@ class TrainConfig:
     keep: KeepConfig = field(default_factory=KeepConfig)
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
         if self.keep.eval_every and not self.held_out.eval_questions:
             raise UserError("eval_questions: 0 leaves nothing to evaluate on, but eval_every asks for it; give at least 1")
         if not self.learn.steps and not self.warm.wanted:
@@ -137,8 +131,8 @@ class MeasureConfig:
     """What an evaluation measures."""
 
     mode: Literal["debate", "direct", "role-averaged", "head-to-head"] = "debate"
-    """Debate with itself, beside what the same tokens give without; no debate; each seat in turn against opponents; or its
-    answers against the opponent's, by votes on which is better. The last two need no answers."""
+    """Debate with itself, beside what the same tokens give without; no debate; each seat, one after another, against
+    opponents; or its answers against the opponent's, by votes on which is better. The last two need no answers."""
     questions: Annotated[int, Range(0)] = 100
     """How many questions, from the first; 0 is all."""
     opponent: str = "base"
@@ -172,7 +166,7 @@ class EvalConfig:
     api: ApiConfig = field(default_factory=ApiConfig)
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
         if self.measure.sample_temperature <= 0 and self.measure.mode in ("debate", "direct"):
             raise UserError("sample_temperature: independent answers need a temperature above 0")
         if self.measure.judge is not None and self.measure.mode != "head-to-head":
@@ -213,14 +207,14 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"eval_every": 0, "eval_questions": 0},
     ),
     "classic": (
-        "agents speak in turn until they agree; one score per agent",
+        "agents speak one after another until they agree; one score per agent",
         _LARGE | _PUBLISHED | {"protocol": "sequential", "reward": "win_rate"},
     ),
 }
 """What each preset is for, and what it sets (SPEC 10)."""
 
 
-_BEFORE = {"reading": "strict", "order_shown": "seat", "voices": "votes", "form": "literal"}
+_BEFORE = {name: _PUBLISHED[name] for name in ("reading", "order_shown", "voices", "form")}
 """What folders mean that were written before there were these settings."""
 
 
@@ -282,125 +276,4 @@ def preset(name: str) -> TrainConfig:
         raise UserError(f"preset: {name!r} is not known; {nearest(name, tuple(PRESETS))}")
     settings = PRESETS[name][1]
     config = with_protocol(TrainConfig(), protocol) if (protocol := settings.get("protocol")) else TrainConfig()
-    return changed(config, settings, "preset")
-
-
-# Settings by name, in TOML, and refused early
-
-
-def check(config: Any) -> None:
-    """Refuse settings that can't be, by name."""
-    for name, (value, wanted) in _typed(config).items():
-        _checked(value, wanted, name, "settings")
-    bounds: dict[str, Range | Above] = markers(config, Range | Above)
-    for name, value in flat(config).items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UserError(f"{name}: {value} is not possible; give a number")
-        if name in bounds and value is not None and not bounds[name].allows(value):
-            raise UserError(f"{name}: {value} is not possible; give {bounds[name]}")
-        if isinstance(value, str | Path) and re.search("[\0\ud800-\udfff]", str(value)):  # NUL, or bytes of no character
-            raise UserError(f"{name}: {str(value)!r} is not text that can be written down; give another name")
-
-
-def _typed(config: Any) -> dict[str, tuple[Any, Any]]:
-    """Every setting by its name, with the type it has to have."""
-    typed: dict[str, tuple[Any, Any]] = {}
-    for name, hint in typing.get_type_hints(type(config)).items():
-        value = getattr(config, name)
-        typed |= _typed(value) if is_dataclass(value) and isinstance(value, hint) else {name: (value, hint)}
-    return typed
-
-
-def markers(config: Any, kind: type[M] | UnionType) -> dict[str, M]:
-    """Markers of a kind, by the setting they stand beside: ``Annotated[int, marker]``."""
-    beside: dict[str, Any] = {}
-    for name, hint in typing.get_type_hints(type(config), include_extras=True).items():
-        if is_dataclass(section := getattr(config, name)):
-            beside |= markers(section, kind)
-        for marker in getattr(hint, "__metadata__", ()):
-            if isinstance(marker, kind):
-                beside[name] = marker
-    return beside
-
-
-def flat(config: Any) -> dict[str, Any]:
-    """Every setting by its name, whatever section it is in: names are unique."""
-    settings: dict[str, Any] = {}
-    for one in fields(config):
-        value = getattr(config, one.name)
-        settings |= flat(value) if is_dataclass(value) else {one.name: value}
-    return settings
-
-
-def changed(config: T, settings: Mapping[str, Any], where: str) -> T:
-    """The same with other settings, given by name."""
-    sections: Any = config
-    known, types = flat(config), typing.get_type_hints(type(config))
-    for name in settings:
-        if name not in known:
-            raise UserError(f"{where}: no setting is called {name!r}; {nearest(name, tuple(known))}")
-    new: dict[str, Any] = {}
-    for one in fields(sections):
-        value = getattr(config, one.name)
-        if is_dataclass(value):
-            new[one.name] = changed(value, {name: settings[name] for name in flat(value) if name in settings}, where)
-        elif one.name in settings:
-            new[one.name] = _checked(settings[one.name], types[one.name], one.name, where)
-    return replace(sections, **new)
-
-
-def from_file(config: T, path: Path) -> T:
-    """The same with the settings of a TOML file."""
-    return changed(config, read_settings(path), str(path))
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """The settings of a TOML file by name; its sections are for the reader, names alone count."""
-    settings: dict[str, Any] = {}
-    for name, value in read_toml(path, "config").items():
-        settings |= value if isinstance(value, dict) else {name: value}
-    return settings
-
-
-def to_toml(config: Any) -> str:
-    """All settings as a TOML file that ``from_file`` reads back to the same; unset ones are commented out."""
-    lines: list[str] = []
-    for section in fields(config):
-        lines.append(f"[{section.name}]")
-        for name, value in flat(getattr(config, section.name)).items():
-            # JSON is TOML as far as settings go, but for one character.
-            written = json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
-            lines.append(f"# {name} is not set" if value is None else f"{name} = {written}")
-        lines.append("")
-    return "\n".join(lines)
-
-
-def _checked(value: Any, wanted: Any, name: str, where: str) -> Any:
-    """A value of the type a setting has, or a sentence that says what would be right."""
-    options = typing.get_args(wanted)
-    origin = typing.get_origin(wanted)
-    if type(None) in options:
-        other = next(option for option in options if option is not type(None))
-        return value if type(value) in options else _checked(value, other, name, where)
-    if origin is Literal:
-        if value not in options:
-            raise UserError(f"{where}, {name}: {value!r} is not known; {nearest(str(value), options)}")
-        return value
-    if origin is tuple:
-        if not isinstance(value, list | tuple):
-            raise UserError(f"{where}, {name}: {value!r} is not a list")
-        return tuple(_checked(item, options[0], name, where) for item in typing.cast("list[Any]", value))
-    if origin is UnionType:
-        if type(value) in options:
-            return value
-        wanted = options[0]
-    if wanted is Path and isinstance(value, str | Path):
-        return Path(value)
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value) if abs(value) < 1e300 else math.inf
-    if type(value) is not wanted:
-        raise UserError(f"{where}, {name}: {value!r} is not possible; give {_KINDS.get(wanted, 'another value')}")
-    return value
-
-
-_KINDS: dict[Any, str] = {int: "a whole number", float: "a number", str: "text", bool: "true or false", Path: "a path"}
+    return changed(config, {"out": f"runs/{name}"} | settings, "preset")

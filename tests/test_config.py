@@ -9,12 +9,13 @@ import pytest
 from peergrad import RewardRules, UserError
 from peergrad.cli.eval import base_settings as eval_settings
 from peergrad.cli.main import train_settings
-from peergrad.config import PRESETS, TrainConfig, changed, flat, from_file, from_folder, preset, to_toml, with_protocol
+from peergrad.config import PRESETS, TrainConfig, from_folder, preset, with_protocol
 from peergrad.debate.config import DebateConfig
 from peergrad.debate.protocol import Recorded
 from peergrad.debate.protocols import Ballot, Parallel, Sequential
 from peergrad.learn.train import LearnRules
 from peergrad.runs.plan import plan_run
+from peergrad.settings import changed, flat, from_file, to_toml
 from peergrad.tasks.open import TaskConfig
 
 
@@ -152,7 +153,7 @@ def test_names_are_unique_and_explained():
         ("lr = 0", "lr: 0.0 is not possible; give a number above 0"),
         ("lr = nan", "lr: nan is not possible"),
         ("reward = 'win-rate'", "reward: 'win-rate' is not known; did you mean 'win_rate'?"),
-        ("log_to = 'wandb'", "log_to: 'wandb' is not a list"),
+        ("log_to = 'wandb'", "log_to: 'wandb' is not possible; give a list"),
         ("log_to = ['wandbb']", "did you mean 'wandb'?"),
         ("eval_every = 5", "eval_questions: 0 leaves nothing to evaluate on"),
         ("steps = true", "steps: True is not possible; give a whole number"),

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.votes_teach import run, table
 from peergrad.cli.main import train_settings
-from peergrad.config import flat
+from peergrad.settings import flat
 
 FOLDER = Path(run.__file__).parent
 

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from peergrad import Parallel, Question, Scripted, UserError, dump, load, play, preset, score, train_run, with_protocol
-from peergrad.config import flat, from_folder, to_toml
+from peergrad.config import from_folder
 from peergrad.debate import protocol as protocols
 from peergrad.debate.contract import read
 from peergrad.debate.protocol import Recorded, own_protocol
 from peergrad.debate.types import Contract, Parsed
 from peergrad.learn.data import section_tokens
 from peergrad.runs.folder import Run
+from peergrad.settings import flat, to_toml
 from peergrad.web.report import report
 from tests.helpers import parallel, played, short
 from tests.runs.test_run import settings

@@ -11,7 +11,7 @@ import pytest
 
 from peergrad import Question, UserError, read_file
 from peergrad.cli.main import train_settings
-from peergrad.config import TrainConfig, changed, from_folder, preset
+from peergrad.config import TrainConfig, from_folder, preset
 from peergrad.debate.ballot import Ballot, BallotForm
 from peergrad.debate.contract import read_votes
 from peergrad.debate.judge import judge_asks, read_verdict
@@ -22,6 +22,7 @@ from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.question import STYLES
 from peergrad.runs.folder import Run
 from peergrad.runs.plan import plan_run
+from peergrad.settings import changed
 from tests.helpers import Choosing, full, short
 
 PARROT = Path(__file__).parent / "fixtures" / "parrot"

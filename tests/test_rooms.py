@@ -27,7 +27,7 @@ def test_rooms_import_downwards_only():
     [
         ("debate/quote.py", "import peergrad.reward.tally"),
         ("reward/tally.py", "import peergrad.learn.losses"),
-        ("learn/losses.py", "import peergrad.engines.shared.meter"),
+        ("learn/losses.py", "import peergrad.engines.base"),
         ("engines/tinker/connection.py", "import peergrad.engines.openai.requests"),
         ("engines/shared/servers.py", "import peergrad.engines.local"),
         ("measure/counts.py", "import peergrad.web.report"),

@@ -8,15 +8,14 @@ from dataclasses import asdict
 from typing import Annotated
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from peergrad.cli.main import Flag, Inline, PresetFlags, run_until_done, train_settings
 from peergrad.config import ApiConfig, TrainConfig
 from peergrad.debate.errors import UserError
-from peergrad.debate.quote import visible
 from peergrad.runs.preflight import Checked, Forecast, check
 from peergrad.terminal.progress import ProgressView, clock, money
+from peergrad.terminal.tables import Output, table
 
 base_settings = train_settings
 _COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "unknown": "yellow"}
@@ -42,7 +41,7 @@ def command(
     """
     if questions < 2:
         raise UserError(f"questions: {questions} is not possible; give at least 2")
-    console = Console(highlight=False, markup=False, stderr=json)
+    console = Output(stderr=json)
     with ProgressView(console) as view:
         result = run_until_done(lambda _: check(settings, questions, view, api), view, lambda: "its beginning")
     if json:
@@ -56,11 +55,9 @@ def command(
 def _show(view: ProgressView, console: Console, config: TrainConfig, result: Checked) -> None:
     size = f"{result.questions} questions, {config.debate.build().size}"
     view.say(f"{config.engine.model} on {config.task.task}: {size}", "bold")
-    table = Table("", "gate", "measured", "needed", box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for gate in result.gates:
-        verdict = Text(gate.verdict + ("?" if gate.unsure else ""), style=_COLOURS[gate.verdict])
-        table.add_row(verdict, visible(gate.name), visible(gate.measured), gate.needed)
-    console.print(table)
+    verdicts = [Text(gate.verdict + "?" * gate.unsure, style=_COLOURS[gate.verdict]) for gate in result.gates]
+    rows = [[text, gate.name, gate.measured, gate.needed] for text, gate in zip(verdicts, result.gates, strict=True)]
+    console.print(table(["", "gate", "measured", "needed"], rows, left=4))
     for advice in dict.fromkeys(gate.advice for gate in result.gates if gate.advice):
         about = [gate for gate in result.gates if gate.advice == advice]
         view.say(f"{about[0].verdict}: {'; '.join(gate.name for gate in about)}. {advice}")
@@ -68,6 +65,9 @@ def _show(view: ProgressView, console: Console, config: TrainConfig, result: Che
         view.say("?: with so few questions chance could turn it; --questions asks more.")
     if result.dropped:
         view.say(f"{len(result.dropped)} debates were dropped; the first because: {next(iter(result.dropped.values()))}")
+    if config.warm.wanted:
+        before = "measured before the warm start, which the run begins with"
+        view.say(f"All this is {before}: form and votes may pass once it is made. Check the run's own checkpoint then.")
     view.say(_cost(result.forecast, config.learn.batch))
 
 

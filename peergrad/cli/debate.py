@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_module
-import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -15,19 +14,20 @@ import tyro
 from rich.console import Console
 
 from peergrad.cli.main import FirstFlags, Flag, Inline, model_settings, run_until_done
-from peergrad.config import changed
 from peergrad.debate.errors import UserError
-from peergrad.debate.protocol import BaseProtocol, call_protocol
+from peergrad.debate.protocol import can_vote
 from peergrad.debate.question import STYLES, Question
 from peergrad.debate.types import Debate
-from peergrad.engines.shared.meter import Spent
+from peergrad.engines.base import Spent
 from peergrad.measure.ending import as_object, ending, used
 from peergrad.runs import debating
 from peergrad.runs.debating import WEAK, DebatesConfig, DebatesPlan, debate_all
+from peergrad.settings import changed
 from peergrad.tasks.files import lines_of, lines_of_file, stem, typed_questions
 from peergrad.tasks.open import is_own_task, open_questions
 from peergrad.terminal.debate import DebateView, Page, one_line, print_ending, took
 from peergrad.terminal.progress import ProgressView, money
+from peergrad.terminal.tables import Output, nobody_reads
 
 WEAK_TOKENS = 128
 
@@ -109,28 +109,18 @@ def _advise(plan: DebatesPlan, view: DebateView | ProgressView) -> None:
     """Warn of what will disappoint."""
     if not plan.config.engine.model and len(plan.config.seats.seat) < plan.protocol.agents:
         view.warn(_WEAK)
-    if plan.config.seats.judge is None and not _can_vote(plan.protocol):
+    if plan.config.seats.judge is None and not can_vote(plan.protocol):
         more = "agents 3" if plan.protocol.agents < 3 else "max_rounds 2"
         view.warn(f"nobody can vote: a vote compares two others, and nobody is shown two; give {more} or more, or a judge")
 
 
-def _can_vote(protocol: BaseProtocol) -> bool:
-    """Whether any turn is shown words of two others. Protocols without a number of rounds have a second one."""
-    agents = protocol.agents
-    for turn in range(agents * (protocol.rounds or 2)):
-        first, last = call_protocol(protocol, protocol.window, turn)
-        if len({other % agents for other in range(first, last)} - {turn % agents}) >= 2:
-            return True
-    return False
-
-
 def _one(plan: DebatesPlan) -> None:
-    console, warnings = Console(highlight=False), Console(highlight=False, stderr=True)
+    console, warnings = Output(), Output(stderr=True)
     with DebateView(console, console if console.is_terminal else warnings, plan.protocol, plan.models) as view:
         view.page.line(plan.questions[0].text if len(plan.questions[0].text) < 1000 else plan.questions[0].id, "bold")
         view.page.show()
         _advise(plan, view)
-        (debate,) = run_until_done(lambda _: debate_all(plan, view), view, lambda: str(plan.out))
+        (debate,) = run_until_done(lambda _: debate_all(plan, view), view, lambda: _resumes_from(plan))
     page, spent = view.page, view.spent
     print_ending(page, ending(debate))
     replies = len(debate.turns) + (debate.verdict is not None)
@@ -140,12 +130,16 @@ def _one(plan: DebatesPlan) -> None:
     page.show()
 
 
+def _resumes_from(plan: DebatesPlan) -> str:
+    return str(plan.out) if plan.out.exists() else "the beginning"
+
+
 def _many(plan: DebatesPlan, as_json: bool) -> None:
-    out = Console(highlight=False)
-    console = out if out.is_terminal and not as_json else Console(highlight=False, stderr=True)
+    out = Output()
+    console = out if out.is_terminal and not as_json else Output(stderr=True)
     with _ManyDebates(console, plan, None if as_json else Page(out)) as view:
         _advise(plan, view)
-        run_until_done(lambda _: debate_all(plan, view), view, lambda: str(plan.out))
+        run_until_done(lambda _: debate_all(plan, view), view, lambda: _resumes_from(plan))
     view.say(view.summary())
 
 
@@ -175,20 +169,20 @@ class _ManyDebates(ProgressView):
     def _report(self, debate: Debate, seconds: float | None) -> None:
         end = ending(debate)
         self._decided[end.by] += 1
+        if self._page:
+            self._page.line(one_line(end))
+            self._page.show()
+            return
+        more = {
+            "usd": round(self._plan.usd(debate), 9),
+            "seconds": None if seconds is None else round(seconds, 3),
+            "kept": seconds is None,
+            "transcript": str(self._plan.out),
+        }
         try:
-            if self._page:
-                self._page.line(one_line(end))
-                self._page.show()
-                return
-            more = {
-                "usd": round(self._plan.usd(debate), 9),
-                "seconds": None if seconds is None else round(seconds, 3),
-                "kept": seconds is None,
-                "transcript": str(self._plan.out),
-            }
             print(json_module.dumps(as_object(end, self._plan.models) | more), flush=True)
-        except (BrokenPipeError, SystemExit):  # the reader left, as `| head` does (rich then leaves, too): debates continue
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except BrokenPipeError:  # debates continue
+            nobody_reads()
 
     def summary(self) -> str:
         how = ", ".join(f"{self._decided[by]} {words}" for by, words in _HOW.items() if by in self._decided)

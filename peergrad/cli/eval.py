@@ -8,20 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
-from rich.text import Text
-
 from peergrad.cli.main import Flag, Inline, eval_task, model_settings, run_until_done
 from peergrad.config import EvalConfig, TrainConfig, from_folder
 from peergrad.debate.errors import EngineError, UserError
-from peergrad.debate.quote import visible
 from peergrad.engines.shared.servers import host
 from peergrad.runs import evaluation
 from peergrad.runs.folder import Run
 from peergrad.runs.models import run_of
 from peergrad.tasks.open import is_here, is_own_task, open_questions, open_task, task_names
 from peergrad.terminal.progress import ProgressView
-from peergrad.terminal.tables import print_result, result_text
+from peergrad.terminal.tables import Output, print_line, print_result, result_text
 
 
 def base_settings(args: Sequence[str]) -> EvalConfig:
@@ -48,7 +44,7 @@ def command(
         name = eval_task(from_folder(TrainConfig(), run.path))
         why = "which is somebody's code and not imported because a folder names it"
         raise UserError(f"task: the run in {run.path} has {name}, {why}; if you trust it, repeat --task {name}")
-    console = Console(highlight=False, markup=False, stderr=json)
+    console = Output(stderr=json)
     trained = _trained_on(run, settings.task.task) if run else set[tuple[str, str | None]]()
     if trained is None:
         console.print("the questions that the run was trained on can't be read here: some of these may be among them")
@@ -60,7 +56,7 @@ def command(
         print(json_module.dumps(result))
         return
     print_result(console, result)
-    console.print(Text(f"result: {visible(str(out / 'result.json'))}"), soft_wrap=True)
+    print_line(console, f"result: {out / 'result.json'}")
 
 
 def _trained_on(run: Run, task_name: str) -> set[tuple[str, str | None]] | None:

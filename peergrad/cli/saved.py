@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,10 +12,11 @@ from typing import Annotated, Any
 import tyro
 
 from peergrad.cli.main import Flag, Inline, say, warn
+from peergrad.config import TrainConfig, from_folder
 from peergrad.debate.errors import UserError
 from peergrad.debate.question import Question
 from peergrad.debate.quote import visible
-from peergrad.debate.transcript import read_file
+from peergrad.debate.settings import is_import_path
 from peergrad.learn.data import Center, Values, advantages
 from peergrad.reward import rewards
 from peergrad.reward.controls import Votes
@@ -41,19 +42,44 @@ class SharedRules(RewardRules):
     outcome_bonus: Annotated[float | str, tyro.conf.Fixed, tyro.conf.Suppress] = 0.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScoreConfig:
+    """How debates are scored."""
+
+    rules: RewardRules = field(default_factory=RewardRules)
+    center: Center = "group"
+    """What the baseline is a mean over: one debate, the whole batch, or one seat across the batch."""
+
+
+def score_settings(args: Sequence[str]) -> ScoreConfig:
+    """The rules that the flags begin with: those of the first run that is named, or the usual ones."""
+    run = next((run for name in args if (run := Run(Path(name))).exists), None)
+    if run is None:
+        return ScoreConfig()
+    learn = from_folder(TrainConfig(), run.path).learn
+    rules = learn.reward
+    if is_import_path(rules.reward):  # nothing is imported because a folder names it
+        if "--reward" not in args:
+            raise UserError(
+                f"reward: the run in {run.path} has {rules.reward}; if you trust it, repeat --reward {rules.reward}"
+            )
+        rules = replace(rules, reward=RewardRules.reward)
+    return ScoreConfig(rules=rules, center=learn.center)
+
+
 def score(
     files: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")],
     /,
-    rules: Annotated[RewardRules, Inline] = RewardRules(),  # noqa: B008 (frozen)
-    center: Center = "group",
+    *,
+    settings: Annotated[ScoreConfig, Inline] = ScoreConfig(),  # noqa: B008 (frozen)
     json: Flag = False,
 ) -> None:
-    """Score the debates of transcript files: valid votes, rewards and advantages.
+    """Score the debates of runs or transcript files: valid votes, rewards and advantages.
 
     Args:
-        files: Transcript files, one debate per line (docs/reference/transcript.md). Together they are one batch.
-        rules: How votes become reward.
-        center: What the baseline is a mean over: one debate, the whole batch, or one seat across the batch.
+        files: Transcript files (docs/reference/transcript.md), or folders that ``peergrad train`` wrote to, which are
+            scored by their own rules. Together they are one batch.
+        settings: How votes become reward.
         json: Print one JSON object instead of tables.
     """
     if not files:
@@ -61,8 +87,9 @@ def score(
     from peergrad.tasks.base import truth_of
 
     truth = truth_of(regrade, gradable)
-    batch = [rewards.score(debate, rules, truth(debate)) for path in files for debate in read_file(path)]
-    centred = advantages(batch, center=center)
+    debates = (debate for path in files for debate in Run.any_debates(path, warn))
+    batch = [rewards.score(debate, settings.rules, truth(debate)) for debate in debates]
+    centred = advantages(batch, center=settings.center)
     if json:
         print(json_module.dumps({"debates": [_as_object(*one) for one in zip(batch, centred, strict=True)]}))
     else:
@@ -174,7 +201,7 @@ def compare(
         json: Print one JSON object instead of a table.
     """
     from peergrad.measure.outcome import compared
-    from peergrad.runs.evaluation import read_result
+    from peergrad.runs.results import read_result
 
     comparison = compared(read_result(first), read_result(second))
     if not comparison["questions"]:
@@ -182,11 +209,9 @@ def compare(
     if json:
         print(json_module.dumps(comparison))
         return
-    from rich.console import Console
+    from peergrad.terminal.tables import Output, print_comparison
 
-    from peergrad.terminal.tables import print_comparison
-
-    print_comparison(Console(highlight=False, markup=False), (str(first), str(second)), comparison)
+    print_comparison(Output(), (str(first), str(second)), comparison)
 
 
 def report(run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")], /) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -12,11 +13,11 @@ from typing import Annotated, Literal
 import tyro
 
 from peergrad.cli.main import Inline, say
-from peergrad.config import check
 from peergrad.debate.errors import UserError
-from peergrad.debate.settings import Range
+from peergrad.debate.settings import Range, install_hint
 from peergrad.engines.base import EngineConfig
 from peergrad.engines.shared.servers import is_loopback
+from peergrad.settings import check_settings
 
 KEY_ENV = "PEERGRAD_SERVE_KEY"
 _BACKLOG = 2048
@@ -45,7 +46,7 @@ class ServeConfig(EngineConfig):
     """How many samplers are kept in memory; those with a name are loaded again when they are asked for."""
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
 
 def command(settings: Annotated[ServeConfig, Inline] = ServeConfig()) -> None:  # noqa: B008 (frozen)
@@ -61,25 +62,25 @@ def command(settings: Annotated[ServeConfig, Inline] = ServeConfig()) -> None:  
         raise UserError(f"out: {settings.out} can't be made ({error.strerror}); give a folder you may write to") from None
     bound = _bound(settings.host, settings.port)
     try:
-        import uvicorn
-
         from peergrad.engines.local.engine import Local
+        from peergrad.engines.local.fetch.models import tokenizer_of
         from peergrad.serve.app import Service, application
+        from peergrad.serve.connections import max_open, server
     except ImportError as error:
-        raise UserError(f"serve: needs {error.name}; pip install 'peergrad[local,tinker,web]'") from None
+        raise UserError(f"serve: needs {error.name}; {install_hint('local', 'tinker', 'web')}") from None
 
     say(f"loading {settings.model}")
     names = ("device", "dtype", "threads", "kv_gb", "max_rows", "train_tokens")
     options = {name: getattr(settings, name) for name in names}
     engine = Local.load_model(settings.model, **options, policies=settings.max_models, say=say)
-    service = Service(
-        engine, settings.model, settings.out, max_models=settings.max_models, max_samplers=settings.max_samplers
-    )
+    limits = {"max_models": settings.max_models, "max_samplers": settings.max_samplers}
+    service = Service(engine, settings.model, settings.out, tokenizer=tokenizer_of(settings.model), **limits)
     where, port = f"[{settings.host}]" if ":" in settings.host else settings.host, bound.getsockname()[1]
     app = application(service, key, loopback=where if is_loopback(settings.host) else None)
     say(f"serving {settings.model} at http://{where}:{port}; Ctrl-C stops")
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=3, lifespan="on"))
-    server.run(sockets=[bound])
+    with contextlib.suppress(KeyboardInterrupt):
+        server(app, max_open()).run(sockets=[bound])
+    raise KeyboardInterrupt  # stopped once or twice, while it did this or that: the exit code is one
 
 
 def _key(host: str) -> str | None:

@@ -24,7 +24,7 @@ class DebateConfig:
     """How a debate goes."""
 
     protocol: str = "parallel"
-    """All agents of a round speak at once and see earlier rounds (parallel), or in turn (sequential), or answer alone and
+    """All agents of a round speak at once and see earlier rounds (parallel), or sequentially, or answer alone and
     then vote (ballot, with settings of its own) or do not (direct); or module:name."""
     agents: int = 3
     """How many copies of the policy debate a question; votes need at least 3."""

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, NoReturn, cast
 from peergrad.debate.errors import UserError
 
 _MISSING = object()
+_DEEPEST = 64
 _FLOAT32 = 3.4028235e38
 _MOST_TOML = 1 << 20
 _PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+"""
@@ -52,6 +53,26 @@ def read_toml(path: Path, setting: str) -> dict[str, Any]:
         raise UserError(f"{setting}: {path} can't be read ({error.strerror}); give a TOML file") from None
     except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, a number of thousands of digits
         raise UserError(f"{setting}: {path} is not TOML ({error})") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of ours. Somebody may have sent it: whatever it holds, it is an object or a sentence."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict) or _too_deep(value):
+        raise UserError(f"{path}: is damaged or missing; restore it")
+    return cast("dict[str, Any]", value)
+
+
+def _too_deep(value: Any) -> bool:
+    """Whether it is nested more deeply than anything of ours: whoever follows it down would not return."""
+    level: list[Any] = [value]
+    for _ in range(_DEEPEST):
+        nested: list[Any] = [one for one in level if isinstance(one, dict | list)]
+        level = [item for one in nested for item in cast("Any", one.values() if isinstance(one, dict) else one)]
+    return bool(level)
 
 
 @dataclass(frozen=True, slots=True)

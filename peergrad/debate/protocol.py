@@ -193,6 +193,16 @@ def call_protocol(protocol: BaseProtocol, call: Callable[..., T], *args: Any) ->
         raise UserError(f"protocol: {protocol.name}: failed ({where_it_failed(error)})") from error
 
 
+def can_vote(protocol: BaseProtocol) -> bool:
+    """Whether any turn is shown words of two others. Protocols without a number of rounds have a second one."""
+    agents = protocol.agents
+    for turn in range(agents * (protocol.rounds or 2)):
+        first, last = call_protocol(protocol, protocol.window, turn)
+        if len({other % agents for other in range(first, last)} - {turn % agents}) >= 2:
+            return True
+    return False
+
+
 _own: dict[str, type[BaseProtocol]] = {}
 
 

@@ -30,6 +30,7 @@ _BRACKETS = str.maketrans("<>＜＞", "[][]")
 _LINE_END = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _UNSEEN = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f-\x9f\u200b\u2060\ufeff\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_MARKS = re.compile("[\u061c\u180e\u200e\u200f]")  # they turn what is beside them: fine in a text, not in our lines
 # Joiners, fillers, direction marks and variation selectors belong to some scripts and to emoji. Next to ASCII they only
 # serve to hide a tag.
 _JOINER = (
@@ -77,4 +78,5 @@ def quote(fields: dict[str, str]) -> str:
 
 def visible(text: str) -> str:
     """Text as one line that a terminal can be given: nothing in it moves the cursor, hides or reorders."""
-    return _SURROGATE.sub("\ufffd", _UNSEEN.sub("", _LINE_END.sub(" ", text))).replace("\n", " ").replace("\t", " ")
+    text = _MARKS.sub("", _UNSEEN.sub("", _LINE_END.sub(" ", text)))
+    return _SURROGATE.sub("\ufffd", text).replace("\n", " ").replace("\t", " ")

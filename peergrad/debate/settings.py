@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 from typing import Any
 
 from peergrad.debate.errors import UserError
@@ -96,6 +97,13 @@ def call_own(function: Callable[..., Any], path: str, setting: str, *arguments: 
 def import_path(thing: Any) -> str:
     """The import path of a class or a function, by which settings and transcripts name it."""
     return f"{thing.__module__}:{thing.__qualname__}"
+
+
+def install_hint(*extras: str) -> str:
+    """How to get the libraries of some extras: by their own names, for peergrad itself may be nowhere to be had."""
+    needs = metadata.requires("peergrad") or ()
+    wanted = [need.partition(";")[0].strip() for need in needs if any(f"extra == '{extra}'" in need for extra in extras)]
+    return "pip install " + " ".join(map(repr, wanted))
 
 
 def refused(setting: str, path: str, thing: object, wanted: str) -> UserError:

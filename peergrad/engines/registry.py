@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import nearest
-from peergrad.debate.settings import imported, is_import_path, where_it_failed
+from peergrad.debate.settings import imported, install_hint, is_import_path, where_it_failed
 from peergrad.debate.types import Tokens
-from peergrad.engines.base import Engine, EngineConfig, Model, Setup, StepStats, Trainer, UpdateConfig
+from peergrad.engines.base import Engine, EngineConfig, Model, Setup, StepStats, Trainer, UpdateConfig, first_line
 from peergrad.engines.shared.servers import check_tinker, tinker_address
 
 if TYPE_CHECKING:
@@ -53,15 +53,9 @@ def _api(setup: Setup) -> Api:
 
 def _tinker(setup: Setup) -> Tinker:
     with _needs("engine: tinker", "tinker"):
+        from peergrad.engines.local.fetch.models import tokenizer_of
         from peergrad.engines.tinker.engine import Tinker
-    return Tinker(setup.engine, setup.update or UpdateConfig(), seed=setup.seed, say=setup.say, tokenizer_of=_tokenizer_of)
-
-
-def _tokenizer_of(model: str) -> str:
-    """The folder or hub id that a model's tokenizer is in."""
-    from peergrad.engines.local.fetch.models import MODELS, resolve
-
-    return str(resolve(model)) if model in MODELS or model.endswith(".gguf") else model
+    return Tinker(setup.engine, setup.update or UpdateConfig(), seed=setup.seed, say=setup.say, tokenizer_of=tokenizer_of)
 
 
 @contextlib.contextmanager
@@ -69,11 +63,25 @@ def _needs(what: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise UserError(f"{what} needs {error.name}; pip install 'peergrad[{extra}]'") from None
+        raise UserError(f"{what} needs {error.name}; {install_hint(extra)}") from None
+
+
+def _check_local(config: EngineConfig, _: UpdateConfig) -> None:
+    """Refuse a device that is not there. Asking for it takes torch, which a CPU does not need yet."""
+    if config.device in (None, "cpu"):
+        return
+    with _needs("device: the local engine", "local"):
+        import torch
+    try:
+        torch.empty(0, device=config.device)
+    except (RuntimeError, AssertionError) as error:
+        why = first_line(error)
+        raise UserError(f"device: {config.device!r} can't be used here ({why}); give cpu, or leave it out") from None
 
 
 LOCAL = Engine(
     name="local",
+    check=_check_local,
     open=_local,
     open_trainer=_local,
     scores_tokens=True,

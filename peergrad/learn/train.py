@@ -54,7 +54,7 @@ class LearnRules:
     divide_by_std: bool = False
     """Also divide advantages by the standard deviation of the centring set."""
     max_staleness: Annotated[int, Range(0)] = 0
-    """How many batches may be sampled ahead, by an older policy, while training goes on; 0 is exactly on-policy."""
+    """How many batches may be sampled ahead, by an older policy, while training continues; 0 is exactly on-policy."""
     opponents: tuple[str, ...] = ()
     """SEAT=WHO, for seats that the policy does not hold: 2=base, 2=-5 (itself five steps ago), any model. Not trained on."""
     judge: str | None = None
@@ -123,6 +123,8 @@ class Step:
     trained_s: float
     in_force: Mapping[str, float] = field(default_factory=dict[str, float])
     """Weights of the reward that may change from step to step, if they are used."""
+    bad_in_a_row: int = 0
+    """Updates whose loss or gradient was not finite, up to the last one of this step."""
 
     @property
     def without_signal(self) -> int:
@@ -145,17 +147,18 @@ async def train(
     *,
     first: int = 0,
     halved: int = 0,
+    bad_in_a_row: int = 0,
     truth: Callable[[Debate], Truth] = lambda _: nobody_knows,
 ) -> AsyncGenerator[Step]:
     """Train by self-play, yielding each step once its update is done and before the next one begins.
 
-    An adaptive learning rate was ``halved`` so often before. ``truth`` is for rewards that ask what is right. Keeping,
-    evaluating and showing are the caller's, between two steps: the trainer then holds exactly the weights after the step.
+    Before, an adaptive learning rate was ``halved`` so often, and the last so many updates were bad. ``truth`` is for
+    rewards that ask what is right. Keeping, evaluating and showing are the caller's, between two steps: the trainer then
+    holds exactly the weights after the step.
     """
     sampler = await trainer.sampler()
     ahead: deque[asyncio.Future[Played]] = deque()
     asked: list[asyncio.Future[Any]] = []
-    bad_in_a_row = 0
     try:
         for index in range(first, rules.steps):
             while len(ahead) <= min(rules.max_staleness, rules.steps - 1 - index):
@@ -182,10 +185,11 @@ async def train(
             trained_s = time.monotonic() - started
             sampler = await fresh if fresh else sampler
             together = joined(stats, moved)
-            yield Step(index, lr, played, scored, centred, data, together, trained_s, rules.in_force(index))
-
             for one in stats:
                 bad_in_a_row = bad_in_a_row + 1 if one.skipped else 0
+            in_force = rules.in_force(index)
+            yield Step(index, lr, played, scored, centred, data, together, trained_s, in_force, bad_in_a_row)
+
             if together and bad_in_a_row >= rules.stop_after_bad:
                 raise Stopped(
                     f"{bad_in_a_row} updates in a row had a loss or gradient that was not finite; the weights are unchanged "

@@ -141,6 +141,7 @@ SHOWN = (
 
 LOGGED = """
 phase step warm alarms lr debates/done tokens/sampled tokens/trained time/train_s time/sample_s votes/agreement_pairs
+votes/due_turns replies/read
 votes/between_right_and_wrong votes/winner_is_right pairwise_* consensus_reached round parse_error env/all/* v2/*
 reward/*/std flips/right_to_wrong flips/wrong_to_right bias/seat/* bias/persona/* bias/first bias/longer optim/*
 train_*/* eval/* warm/*
@@ -267,31 +268,3 @@ def live_values(line: Logged) -> list[tuple[str, str]]:
     """What the live view shows of a step: headings and numbers."""
     values = [(shown.live, shown.form, number(line.get(shown.name))) for shown in all_shown(line)]
     return [(heading, form.format(value)) for heading, form, value in values if heading and value is not None]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A metric before and after; ``None`` where it was not measured."""
-
-    label: str
-    before: float | None
-    after: float | None
-    form: str
-
-    @property
-    def share(self) -> bool:
-        return self.form.endswith("%}")
-
-
-def rows_before_and_after(history: RunHistory) -> list[Row]:
-    """Self-play over the first and the last fifth of its steps; held out, the first and the last evaluation."""
-    names = history.names
-    parts = {"train": fifths(history.train), "eval": (history.evals[:1], history.evals[1:][-1:])}
-    rows: list[Row] = []
-    for shown in all_shown(names["train"]):
-        named = shown.matches(names[shown.phase])[:4] if shown.row else []
-        for name, stars in named:
-            before, after = (mean(lines, name, shown.weight) for lines in parts[shown.phase])
-            label = f"{shown.row}: {stars[0]}" if len(named) > 1 else shown.row
-            rows += [Row(label or name, before, after, shown.form)] if before is not None or after is not None else []
-    return rows

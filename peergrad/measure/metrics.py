@@ -99,7 +99,9 @@ def update(batch: DebateBatch) -> Metrics:
 def form(batch: DebateBatch) -> Metrics:
     """Whether replies can be read and votes are cast: what a weak model learns first."""
     counts = total(map(form_counts, batch.scored))
-    return {"votes/agreement_pairs": counts.get("votes/agreement", (0.0, 0.0))[1]} | shares(counts)
+    cases = {"votes/agreement_pairs": "votes/agreement", "votes/due_turns": "votes/due_turns_with_vote"}
+    cases |= {"replies/read": "replies/readable"}
+    return {name: counts.get(share, (0.0, 0.0))[1] for name, share in cases.items()} | shares(counts)
 
 
 def debate_metrics(batch: DebateBatch) -> Numbers:
@@ -209,6 +211,7 @@ def answer_metrics(grades: Sequence[Sequence[Grade]], prefix: str) -> Metrics:
     every = [answer for answers in grades for answer in answers]
     graded = [answer for answer in every if not answer.timed_out]
     metrics = {
+        "answers": len(graded) or None,
         "timed_out": len(every) - len(graded) or None,
         "format": _mean([answer.format for answer in graded]),
         "correct": _mean([answer.correct for answer in graded]),

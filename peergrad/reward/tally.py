@@ -10,6 +10,8 @@ from peergrad.debate.types import Debate, Op, Turn, Verdict
 
 SelfVotes = Literal["drop", "keep"]
 Ballots = Literal["once", "literal"]
+Why = Literal["self_vote", "same_agent", "unknown_agent", "unseen", "repeated", "contradictory"]
+"""Why a vote that was written does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,41 +84,25 @@ def tally(debate: Debate, *, self_votes: SelfVotes = "drop", ballots: Ballots = 
     votes: list[Vote] = []
     missing: set[int] = set()
     unvoted: list[float] = []
-    agents = debate.agents
-    selves = malformed = repeated = contradictory = unseen = 0
+    whys: list[Why | None] = []
+    unseen = 0
     for index, turn in enumerate(debate.turns):
-        valid: list[Vote] = []
-        malformed += turn.parsed.malformed
-        for a, verdict, b in turn.parsed.votes:
-            if self_votes == "drop" and turn.agent in (a, b):
-                selves += 1
-                continue
-            if a == b or not (a < agents and b < agents):
-                malformed += 1
-                continue
-            judged_a, judged_b = last_seen(debate, turn, a), last_seen(debate, turn, b)
-            if judged_a is not None and judged_b is not None:
-                valid.append(_vote(index, turn.agent, a, verdict, b, (judged_a, judged_b)))
-                continue
-            unseen += 1
-            if ballots == "literal":
-                valid.append(_vote(index, turn.agent, a, verdict, b, None))
-            else:
-                malformed += 1
-        if ballots == "once":
-            kept, again, against = _one_per_pair(valid)
-            valid, repeated, contradictory = kept, repeated + again, contradictory + against
+        cast = cast_votes(debate, index, self_votes=self_votes, ballots=ballots)
+        whys.extend(why for _, why in cast)
+        valid = [vote for vote, why in cast if why is None]
+        unseen += sum(why == "unseen" for _, why in cast) + sum(vote.judged is None for vote in valid)
         due = min(pairs_due(debate, turn), MAX_VOTES)
         voted = {frozenset((vote.a, vote.b)) for vote in valid if vote.judged and vote.author not in (vote.a, vote.b)}
         unvoted.append(max(0.0, 1 - len(voted) / due) if due else 0.0)
         if not turn.parsed.error and due and not any(vote.judged for vote in valid):
             missing.add(index)
         votes += valid
+    never = sum(why in ("same_agent", "unknown_agent", "unseen") for why in whys)
     counts = Counts(
-        self_votes=selves,
-        malformed=malformed,
-        repeated=repeated,
-        contradictory=contradictory,
+        self_votes=whys.count("self_vote"),
+        malformed=sum(turn.parsed.malformed for turn in debate.turns) + never,
+        repeated=whys.count("repeated"),
+        contradictory=whys.count("contradictory"),
         missing=len(missing),
         parse_errors=sum(turn.parsed.error is not None for turn in debate.turns),
         unseen=unseen,
@@ -125,20 +111,48 @@ def tally(debate: Debate, *, self_votes: SelfVotes = "drop", ballots: Ballots = 
     return Tally(tuple(votes), counts, frozenset(missing), tuple(unvoted), verdict, judge_weight)
 
 
+def cast_votes(
+    debate: Debate, index: int, *, self_votes: SelfVotes = "drop", ballots: Ballots = "once"
+) -> list[tuple[Vote, Why | None]]:
+    """Every vote that a turn wrote, in order, each with why it does not count; ``None``: it does."""
+    turn = debate.turns[index]
+    cast: list[tuple[Vote, Why | None]] = []
+    for a, verdict, b in turn.parsed.votes:
+        why: Why | None = None
+        judged: tuple[int, int] | None = None
+        if self_votes == "drop" and turn.agent in (a, b):
+            why = "self_vote"
+        elif a == b:
+            why = "same_agent"
+        elif not (a < debate.agents and b < debate.agents):
+            why = "unknown_agent"
+        else:
+            judged_a, judged_b = last_seen(debate, turn, a), last_seen(debate, turn, b)
+            judged = None if judged_a is None or judged_b is None else (judged_a, judged_b)
+            why = "unseen" if judged is None and ballots == "once" else None
+        cast.append((_vote(index, turn.agent, a, verdict, b, judged), why))
+    return _one_per_pair(cast) if ballots == "once" else cast
+
+
 def verdict_votes(debate: Debate) -> tuple[Vote, ...]:
     """The valid votes of a debate's judge, each about the final solutions of two debaters.
 
     Their ``turn`` is one past the last, their author the seat after the last.
     """
-    if not debate.verdict:
-        return ()
+    return tuple(vote for vote, why in cast_verdict(debate) if why is None)
+
+
+def cast_verdict(debate: Debate) -> list[tuple[Vote, Why | None]]:
+    """Every vote that a debate's judge wrote, each with why it does not count, as ``cast_votes``."""
     ends = {agent: debate.final_turn(agent) for agent in range(debate.agents)}
-    valid: list[Vote] = []
-    for a, verdict, b in debate.verdict.parsed.votes:
+    cast: list[tuple[Vote, Why | None]] = []
+    for a, verdict, b in debate.verdict.parsed.votes if debate.verdict else ():
         judged_a, judged_b = ends.get(a), ends.get(b)
-        if a != b and judged_a is not None and judged_b is not None:
-            valid.append(_vote(len(debate.turns), debate.protocol.agents, a, verdict, b, (judged_a, judged_b)))
-    return tuple(_one_per_pair(valid)[0])
+        judged = None if judged_a is None or judged_b is None else (judged_a, judged_b)
+        known = a in ends and b in ends
+        why: Why | None = "same_agent" if a == b else "unknown_agent" if not known else None if judged else "unseen"
+        cast.append((_vote(len(debate.turns), debate.protocol.agents, a, verdict, b, judged), why))
+    return _one_per_pair(cast)
 
 
 def _vote(turn: int, author: int, a: int, verdict: Verdict, b: int, judged: tuple[int, int] | None) -> Vote:
@@ -172,12 +186,24 @@ def vote_due(debate: Debate, turn: Turn) -> bool:
     return pairs_due(debate, turn) > 0
 
 
-def _one_per_pair(votes: list[Vote]) -> tuple[list[Vote], int, int]:
-    """One vote per unordered pair; repeats dropped, contradictions cancelled; with the count of each (SPEC 2.6)."""
-    by_pair: dict[tuple[int, int], dict[tuple[float, int | None], Vote]] = {}
-    for vote in votes:
-        winner = (vote.strength, vote.a if vote.op == ">" else None)
-        by_pair.setdefault((min(vote.a, vote.b), max(vote.a, vote.b)), {}).setdefault(winner, vote)
-    distinct = sum(map(len, by_pair.values()))
-    kept = [vote for said in by_pair.values() if len(said) == 1 for vote in said.values()]
-    return kept, len(votes) - distinct, distinct - len(kept)
+def _one_per_pair(cast: list[tuple[Vote, Why | None]]) -> list[tuple[Vote, Why | None]]:
+    """Of the valid votes one per unordered pair: repeats do not count, nor do contradictions (SPEC 2.6)."""
+    said: dict[frozenset[int], set[tuple[float, int | None]]] = {}
+    for vote, why in cast:
+        if why is None:
+            said.setdefault(frozenset((vote.a, vote.b)), set()).add(_winner(vote))
+    before: set[tuple[frozenset[int], tuple[float, int | None]]] = set()
+    checked: list[tuple[Vote, Why | None]] = []
+    for vote, why in cast:
+        pair = frozenset((vote.a, vote.b))
+        if why is None:
+            key = pair, _winner(vote)
+            why = "repeated" if key in before else "contradictory" if len(said[pair]) > 1 else None
+            before.add(key)
+        checked.append((vote, why))
+    return checked
+
+
+def _winner(vote: Vote) -> tuple[float, int | None]:
+    """What a vote says of its pair."""
+    return vote.strength, vote.a if vote.op == ">" else None

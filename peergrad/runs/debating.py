@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from peergrad.config import ApiConfig, DebateConfig, EngineConfig, TaskConfig, check, flat
+from peergrad.config import ApiConfig, DebateConfig, EngineConfig, TaskConfig
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.fields import read_json
 from peergrad.debate.personas import personas_toml
 from peergrad.debate.play import play_all
 from peergrad.debate.protocol import BaseProtocol, playable
@@ -20,12 +21,13 @@ from peergrad.debate.question import Question
 from peergrad.debate.sampler import Answer, Sampler, all_of, answered
 from peergrad.debate.settings import RESUMABLE, Range, is_import_path
 from peergrad.debate.transcript import dump
-from peergrad.debate.types import Ask, Debate
+from peergrad.debate.types import Ask, Debate, Reply, Tokens, Usage
+from peergrad.engines.base import Spent
 from peergrad.engines.registry import LOCAL, engine_of
-from peergrad.engines.shared.meter import Spent
 from peergrad.runs import files
 from peergrad.runs.models import ModelPool, ModelRef, keys_of, model_ref, models_by_seat, policy_of
 from peergrad.runs.watch import Watcher
+from peergrad.settings import check_settings, flat
 from peergrad.tasks.files import name_of
 
 WEAK = LOCAL.default_model
@@ -60,7 +62,7 @@ class DebatesConfig:
     api: ApiConfig = field(default_factory=ApiConfig)
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
         self.debate.build()
 
 
@@ -148,31 +150,28 @@ def _naming(where: str) -> Iterator[None]:
 
 
 class TranscriptLog:
-    """Debates in a file, one a line, each whole or not there. ``NAME.about.json`` says what they were made with."""
+    """Debates in a file, one a line, each whole or not there. ``NAME.about.json`` says what they were made with, and
+    ``NAME.replies.jsonl`` holds the replies of debates that have not ended.
+    """
 
     def __init__(self, path: Path, warn: files.Warn) -> None:
         self.path, self._warn = path, warn
-        self._about_path = path.with_name(f"{path.name.removesuffix('.jsonl')}.about.json")
+        self._about_path = path.with_suffix(".about.json")
+        self._replies_path = path.with_suffix(".replies.jsonl")
         self._about: dict[str, Any] = {}
         self._before = self._total = Spent()
 
     @contextmanager
     def opened(self, facts: Mapping[str, Any]) -> Iterator[dict[str, Debate]]:
         """Lock the file and give the debates in it, by id. A file whose debates were made with other facts is refused."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            if self.path.is_dir():
-                raise UserError(f"out: {self.path} is a folder; give the name of a .jsonl file")
-            new = not self.path.exists()
-        except OSError as error:
-            raise UserError(f"out: {self.path} can't be written ({error.strerror}); give another file") from None
+        files.make(self.path.parent)
         with files.locked(self.path, f"another process is writing to {self.path}; wait for it or give another file"):
             try:
                 self._begin(dict(facts))
                 yield files.read_debates(self.path, self._warn, strict=True)
             finally:
                 with suppress(OSError):  # removed meanwhile, or a name too long for the file beside it
-                    if new and not self.path.stat().st_size and not (self._total.requests or self._total.sampled):
+                    if not self.path.stat().st_size and not (self._total.requests or self._total.sampled):
                         self.path.unlink()
                         self._about_path.unlink(missing_ok=True)
 
@@ -187,6 +186,28 @@ class TranscriptLog:
         self._about["spent"] = asdict(replace(total, usd=round(total.usd, 9), seconds=round(total.seconds, 3)))
         files.write(self._about_path, files.json_bytes(self._about, indent=2) + b"\n")
 
+    def add_reply(self, ask: Ask, reply: Reply) -> None:
+        """Keep a reply until its debate ends."""
+        line = json.dumps({"ask": _hash(ask), "reply": asdict(reply)}, default=lambda array: array.tolist())
+        files.append(self._replies_path, line.encode() + b"\n", sync=False)
+
+    def replies(self) -> dict[str, Reply]:
+        """The replies that were kept, by a hash of what was asked; what can't be read is asked again."""
+        kept: dict[str, Reply] = {}
+        for line in files.read_records(self._replies_path):
+            with suppress(KeyError, TypeError, ValueError, OverflowError, AttributeError):
+                tokens, usage = line["reply"].pop("tokens"), line["reply"].pop("usage")
+                told = {
+                    "tokens": Tokens.of(*tokens.values()) if tokens else None,
+                    "usage": Usage(**usage) if usage else None,
+                }
+                kept[line["ask"]] = Reply(**line["reply"], **told)
+        return kept
+
+    def forget_replies(self) -> None:
+        """All debates have ended."""
+        self._replies_path.unlink(missing_ok=True)
+
     def _begin(self, facts: dict[str, Any]) -> None:
         if not self._about_path.exists():
             if self.path.stat().st_size:
@@ -194,12 +215,18 @@ class TranscriptLog:
             self._about = {"format": 1} | facts
             self.note_spent(Spent())
             return
-        self._about = files.read_object(self._about_path)
+        self._about = read_json(self._about_path)
         try:
             self._before = self._total = Spent().plus(Spent(**self._about["spent"]))
         except (KeyError, TypeError):
             raise UserError(f"{self._about_path}: is damaged; restore it, or give another file (out)") from None
         files.check_same_settings(f"the transcript {self.path}", self._about, json.loads(json.dumps(facts)))
+
+
+def _hash(ask: Ask) -> str:
+    """All that decides what is said, besides the settings."""
+    asked = [ask.debate, ask.agent, ask.turn, *((message.role, message.text) for message in ask.messages)]
+    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 
 
 async def debate_all(plan: DebatesPlan, watch: Watcher) -> list[Debate]:
@@ -233,6 +260,7 @@ class _Debating:
         self._local = Spent()  # what servers took is counted by the pool's meter
         self._since = time.monotonic()
         self._begun: dict[str, float] = {}
+        self._kept = log.replies()
 
     async def play(self, missing: Sequence[Question], debates: dict[str, Debate]) -> None:
         """Play debates about these questions, and save each as it ends."""
@@ -254,8 +282,12 @@ class _Debating:
                     self._samplers[ref] = await self._pool.sampler(ref)
         self._since = time.monotonic()  # loading is not part of it
         judge_tokens = plan.protocol.max_tokens if plan.config.seats.judge else 0
-        played = await play_all(plan.protocol, missing, self, judge_tokens=judge_tokens, done=done)
-        self._log.note_spent(self._spent())
+        try:
+            played = await play_all(plan.protocol, missing, self, judge_tokens=judge_tokens, done=done)
+        finally:
+            self._log.note_spent(self._spent())
+        if not played.dropped:
+            self._log.forget_replies()
         played.usable(most=0, note=f"What is done is in {plan.out}; the same command resumes it (a budget counts anew)")
 
     async def sample(self, asks: Sequence[Ask]) -> Sequence[Answer]:
@@ -264,6 +296,9 @@ class _Debating:
     async def _answer(self, ask: Ask) -> Answer:
         self._begun.setdefault(ask.debate, time.monotonic())
         ref = self._plan.refs[ask.agent]
+        if kept := self._kept.get(_hash(ask)):  # said before the debate was interrupted
+            self._watch.replied(ask, kept)
+            return kept
         try:
             with _naming(self._plan.where(ask.agent)):
                 (answer,) = await answered(self._samplers[ref], [ask])
@@ -273,6 +308,7 @@ class _Debating:
             return error
         if ref.url is None and answer.tokens:
             self._local = self._local.plus(Spent(0, len(answer.tokens.prompt_T), len(answer.tokens.ids_T)))
+        self._log.add_reply(ask, answer)
         self._watch.cost(self._spent())
         self._watch.replied(ask, answer)
         return answer

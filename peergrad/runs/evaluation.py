@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from peergrad.config import EvalConfig, flat
+from peergrad.config import EvalConfig
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.head_to_head import HeadToHead
 from peergrad.debate.play import Played, play_all
@@ -23,8 +22,8 @@ from peergrad.debate.question import Question
 from peergrad.debate.sampler import Sampler, Seats, all_of
 from peergrad.debate.transcript import dump
 from peergrad.debate.types import Debate
+from peergrad.engines.base import Meter, Spent
 from peergrad.engines.registry import engine_of
-from peergrad.engines.shared.meter import Meter, Spent
 from peergrad.measure.outcome import (
     Outcome,
     cost,
@@ -39,7 +38,9 @@ from peergrad.measure.outcome import (
 )
 from peergrad.runs import files
 from peergrad.runs.models import ModelPool, ModelRef, model_ref, policy_of, weights_sha256
+from peergrad.runs.results import read_result
 from peergrad.runs.watch import Watcher
+from peergrad.settings import flat
 from peergrad.tasks.base import Task
 from peergrad.tasks.open import fingerprint, left_out
 
@@ -140,7 +141,7 @@ class EvalFolder(files.WorkFolder):
 
     def debates(self, part: str) -> dict[str, Debate]:
         """The debates of a part by id."""
-        return files.read_debates(self.path / "debates" / f"{part}.jsonl", self._warn)
+        return files.read_debates(self.path / "debates" / f"{part}.jsonl", self.warn)
 
     def add(self, part: str, debate: Debate) -> None:
         """Add a debate, without its prompts and tokens. Many end at the same moment, so none waits for the disk."""
@@ -329,44 +330,3 @@ class _Evaluation:
             why = next(iter(self.dropped.values()), "nothing was played")
             raise EngineError(f"no question was answered in full; the first because: {why}")
         return ids
-
-
-def read_result(path: Path) -> dict[str, Any]:
-    """The result in an evaluation's folder, or a ``result.json`` itself."""
-    path = path / "result.json" if path.is_dir() else path
-    if not path.exists():
-        raise UserError(f"{path}: there is no result; give a folder that `peergrad eval` has finished")
-    result = files.read_object(path)
-    with contextlib.suppress(KeyError, TypeError, AttributeError, OverflowError):
-        if _is_result(result):
-            return result
-    raise UserError(f"{path}: is no result of `peergrad eval`, or damaged; evaluate again in a new folder")
-
-
-def _is_result(result: Mapping[str, Any]) -> bool:
-    """Whether it has what is shown and compared, in the right shape; what has quite another one may raise."""
-
-    def numbers(name: str, count: int) -> bool:
-        return all(len(row) == count and all(map(_is_number, row)) for row in result[name].values())
-
-    count = len(result["questions"])
-    shares = [value for row in result["values"].values() for value in row if value is not None]
-    return (
-        all(isinstance(name, str) for name in (*result["questions"], *result["hashes"], result["task"], result["model"]))
-        and len(result["hashes"]) == count == len(set(result["questions"]))
-        and all(len(row) == count for row in result["values"].values())
-        and all(_is_number(value) and 0 <= value <= 1 for value in shares)
-        and numbers("accuracy", 3)
-        and numbers("difference", 3)
-        and numbers("shares", 4)
-        and all(map(_is_number, result["tokens"].values()))
-        and all(_is_number(part[name]) for part in result["times"].values() for name in ("seconds", "sampled", "usd"))
-        and all(name in result["settings"] for name in ("mode", "protocol", "agents", "max_rounds", "cost"))
-        and isinstance(result["dropped"], dict)
-        and isinstance(result["asked"], int)
-        and result["reference"] in (None, *result["values"])
-    )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)

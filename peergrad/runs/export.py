@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from peergrad.config import TrainConfig, flat, from_folder
+from peergrad.config import TrainConfig, from_folder
 from peergrad.debate.errors import UserError
 from peergrad.reward.rewards import REWARDS
 from peergrad.runs import files
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.models import base_of
+from peergrad.settings import flat
 
 _CARD = """\
 ---
@@ -88,12 +89,8 @@ def export(run: Run, to: Path, step: int | None = None) -> Path:
     about["size"] = config.debate.build().size
     about["note"] = "" if "/" in model else _ALIAS.format(model=model)
     card = _CARD.format_map(flat(config) | about)
-    with files.writing(to):
-        part = to.with_name(f".{to.name}.part")
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
+    with files.new_folder(to) as folder:
         for name in ("adapter_model.safetensors", "adapter_config.json"):
-            shutil.copyfile(source / name, part / name)
-        (part / "README.md").write_bytes(card.encode())
-    files.publish(part, to)
+            shutil.copyfile(source / name, folder / name)
+        (folder / "README.md").write_bytes(card.encode())
     return to

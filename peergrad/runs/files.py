@@ -6,18 +6,20 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from peergrad.config import changed, flat, from_folder, markers, to_toml
+from peergrad.config import from_folder
 from peergrad.debate.errors import EngineError, UserError
-from peergrad.debate.personas import personas_toml, read_personas
-from peergrad.debate.prompts import read_texts
+from peergrad.debate.fields import read_json
+from peergrad.debate.personas import personas_toml
 from peergrad.debate.settings import Resumable
 from peergrad.debate.transcript import load
 from peergrad.debate.types import Debate
+from peergrad.settings import changed, flat, markers, to_toml
 
 Warn = Callable[[str], None]
 
@@ -47,37 +49,67 @@ def writing(path: Path) -> Iterator[None]:
 
 def write(path: Path, content: bytes) -> None:
     """Write a file so that at any moment it is the old one or the new one: temporary file, fsync, rename."""
-    temporary = path.with_name(f".{path.name}.part")
-    with writing(path):
-        temporary.unlink(missing_ok=True)
-        with _opened(temporary, os.O_WRONLY | os.O_EXCL, "wb") as file:
-            file.write(content)
-        _sync(temporary)
-        _rename(temporary, path)
-
-
-def _opened(path: Path, flags: int, mode: str) -> IO[bytes]:
-    """A file to write to, made if it is not there. A link is refused: a folder that somebody sent may have it anywhere."""
-    return os.fdopen(os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW, 0o666), mode)
+    with writing(path), _opened_folder(path.parent) as folder:
+        part = _part_name()
+        with _opened(part, os.O_WRONLY | os.O_EXCL, "wb", folder) as file:
+            _write_synced(file, content)
+        os.replace(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.fsync(folder)
 
 
 def append(path: Path, line: bytes, *, sync: bool = True) -> None:
     """Add a line to a file; killed in between, the last line may be torn, which readers must expect. A torn line stays a
     line of its own: what is added does not become part of it.
     """
-    with writing(path):
-        with _opened(path, os.O_RDWR | os.O_APPEND, "ab+") as file:
-            if file.seek(0, os.SEEK_END):
-                file.seek(-1, os.SEEK_END)
-                line = line if file.read(1) == b"\n" else b"\n" + line
-            file.write(line)
-        if sync:
-            _sync(path)
+    with writing(path), _opened(path, os.O_RDWR | os.O_APPEND, "ab+") as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read(1) == b"\n" else b"\n" + line
+        _write_synced(file, line, sync=sync)
+
+
+def _part_name() -> str:
+    """The name of something unfinished. Nobody can guess it, and so put something else in its place."""
+    return f".{secrets.token_hex(8)}.part"
+
+
+def _opened(path: Path | str, flags: int, mode: str, folder: int | None = None) -> IO[bytes]:
+    """A file to write to, made if it is not there. A link is refused: a folder that somebody sent may have it anywhere."""
+    return os.fdopen(os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW, 0o666, dir_fd=folder), mode)
+
+
+@contextlib.contextmanager
+def _opened_folder(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _write_synced(file: IO[bytes], content: bytes, *, sync: bool = True) -> None:
+    file.write(content)
+    file.flush()
+    if sync:
+        os.fsync(file.fileno())
 
 
 def json_bytes(value: Any, indent: int | None = None) -> bytes:
     """A value as JSON. Numbers that are not finite are refused: JSON has no word for them."""
     return json.dumps(value, allow_nan=False, ensure_ascii=True, indent=indent).encode()
+
+
+@contextlib.contextmanager
+def new_folder(final: Path) -> Iterator[Path]:
+    """A folder to fill, which is published when the block ends, and is gone if that raises."""
+    part = final.with_name(_part_name())
+    with writing(final):
+        part.mkdir(parents=True)
+        try:
+            yield part
+            publish(part, final)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def publish(folder: Path, final: Path) -> None:
@@ -87,27 +119,8 @@ def publish(folder: Path, final: Path) -> None:
             _sync(entry)
         if final.exists():
             remove(final)
-        _rename(folder, final)
-
-
-def remove(folder: Path) -> None:
-    """Remove a folder: first its name, so that nobody takes what is left of it for whole."""
-    doomed = folder.with_name(f".{folder.name}.old")
-    with writing(folder):
-        shutil.rmtree(doomed, ignore_errors=True)
-        os.replace(folder, doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
-
-
-def unlink(path: Path) -> None:
-    """Remove a file."""
-    with writing(path):
-        path.unlink()
-
-
-def _rename(source: Path, target: Path) -> None:
-    os.replace(source, target)
-    _sync(target.parent)
+        os.replace(folder, final)
+        _sync(final.parent)
 
 
 def _sync(path: Path) -> None:
@@ -118,15 +131,37 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-# Reading what may have been cut off
+def remove(folder: Path) -> None:
+    """Remove a folder: first its name, so that nobody takes what is left of it for whole."""
+    part = folder.with_name(_part_name())
+    with writing(folder):
+        os.replace(folder, part)
+        shutil.rmtree(part, ignore_errors=True)
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file that was written whole."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        if isinstance(value := json.loads(path.read_bytes()), dict):
-            return value
-    raise UserError(f"{path}: is damaged; restore it, or give a new place (out)")
+def unlink(path: Path) -> None:
+    """Remove a file."""
+    with writing(path):
+        path.unlink()
+
+
+# Reading what may have been cut off, or sent by somebody
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse a folder that holds anything but plain files and folders. One that somebody sent may have a link anywhere, to a
+    file of the person's; and a pipe is never read to its end.
+    """
+    folders = [str(folder)]
+    while folders:
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:  # gone meanwhile, or not to be read
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                elif not entry.is_file(follow_symlinks=False):
+                    raise UserError(
+                        f"{entry.path}: is a link or no plain file, and is not followed; put there what it stands for"
+                    )
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
@@ -200,13 +235,14 @@ def check_same_settings(what: str, before: Any, now: Mapping[str, Any]) -> None:
 class WorkFolder:
     """A folder that one process at a time works in and that any later one may resume.
 
-    ``config.toml`` holds the settings. A JSON file of facts is written last, and makes the folder what it is.
+    ``config.toml`` holds the settings, and a JSON file of facts makes the folder what it is. The facts are written first and
+    the subfolders made last: without these, work has not begun.
     """
 
     noun, facts_name, subfolders = "work", "work.json", ("debates",)
 
     def __init__(self, path: Path, warn: Warn = lambda _: None) -> None:
-        self.path, self._warn = path, warn
+        self.path, self.warn = path, warn
 
     @property
     def exists(self) -> bool:
@@ -218,57 +254,72 @@ class WorkFolder:
     @property
     def resumable(self) -> bool:
         """Whether there is work to resume: its settings are then fixed."""
-        return self.exists
+        return self.exists and (self.path / self.subfolders[-1]).exists()
 
     @property
     def facts(self) -> dict[str, Any]:
-        return read_object(self.path / self.facts_name)
+        return read_json(self.path / self.facts_name)
 
-    @contextlib.contextmanager
-    def opened(self, config: Any, facts: Mapping[str, Any], fixed: Collection[str] = ()) -> Iterator[None]:
-        """Lock the folder for work with these settings; one that holds other work, or something else, is refused.
+    def check(self, config: Any, facts: Mapping[str, Any], fixed: Collection[str] = ()) -> None:
+        """Refuse a folder that holds other work than these settings and facts make, or something else. Nothing is written.
 
         Settings that are marked ``RESUMABLE`` may change, except those named as ``fixed``.
         """
-        if not self.exists:
-            self._check_unused(config)
+        refuse_links(self.path)
+        try:
+            held = [] if self.exists or not self.path.exists() else sorted(os.listdir(self.path))
+        except OSError as error:
+            raise UserError(f"out: {self.path} can't be used ({error.strerror}); give a folder you may write to") from None
+        nearest = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+            raise UserError(f"out: {self.path} can't be written; give a folder you may write to")
+        if other := [name for name in held if name != "lock" and not name.endswith(".part")]:
+            raise UserError(f"out: {self.path} holds something else ({other[0]}); give a new folder")
+        if not self.resumable:
+            return
+        what, before = f"the {self.noun} in {self.path}", self.facts
+        for name, word in _FACTS.items():
+            if name in facts and before.get(name) != facts[name]:
+                raise UserError(f"out: {what} has {word}; give another folder (out)")
+        may_change = markers(config, Resumable).keys() - set(fixed)
+        now = {name: value for name, value in flat(config).items() if name not in may_change}
+        check_same_settings(what, flat(from_folder(type(config)(), self.path)), now)
+
+    @contextlib.contextmanager
+    def opened(self, config: Any, facts: Mapping[str, Any], fixed: Collection[str] = ()) -> Iterator[None]:
+        """Lock the folder for work with these settings, after a ``check``."""
+        self.check(config, facts, fixed)
         with self.locked():
-            if self.resumable:
-                what, before = f"the {self.noun} in {self.path}", self.facts
-                for name, word in _FACTS.items():
-                    if name in facts and before.get(name) != facts[name]:
-                        raise UserError(f"out: {what} has {word}; give another folder (out)")
-                may_change = markers(config, Resumable).keys() - set(fixed)
-                now = {name: value for name, value in flat(config).items() if name not in may_change}
-                check_same_settings(what, flat(from_folder(type(config)(), self.path)), now)
+            self.check(config, facts, fixed)  # again, for another process may have worked here until now
             yield
 
     def begin(self, config: Any, facts: Mapping[str, Any]) -> None:
         """Write the settings and, unless there is work to resume, the facts."""
-        for name in (*self.subfolders, "prompts"):
-            if (self.path / name).is_symlink():
-                raise UserError(f"out: {self.path / name} is a link, and nothing is written behind one; make it a folder")
-        for name in ("", *self.subfolders):
-            _make(self.path / name)
-        resumed = self.resumable
-        copies, texts = self.path / "prompts", dict(config.debate.texts)
-        for copy in copies.glob("*.txt"):
-            if copy.stem not in texts:
-                unlink(copy)
-        for name, text in texts.items():  # so that it does not matter what becomes of the person's
-            _make(copies)
-            write(copies / f"{name}.txt", text.encode())
-        if config.debate.personas:
-            write(self.path / "personas.toml", personas_toml(config.debate.characters).encode())
-        write(self.path / "config.toml", self._toml(config))
-        if not resumed:
+        debate, folder, copies, texts = config.debate, self.path.resolve(), dict[str, Path](), config.debate.texts
+        if not self.resumable:
+            shutil.rmtree(self.path / "prompts", ignore_errors=True)
+            make(self.path)
             write(self.path / self.facts_name, json_bytes(dict(facts), indent=2))
+        # Copies, so that it does not matter what becomes of the person's.
+        if texts:
+            copies["prompts"] = folder / "prompts"
+            make(copies["prompts"])
+            for name, text in texts:
+                write(copies["prompts"] / f"{name}.txt", text.encode())
+        if debate.personas:
+            copies["personas"] = folder / "personas.toml"
+            write(copies["personas"], personas_toml(debate.characters).encode())
+        write(self.path / "config.toml", to_toml(changed(config, copies, "copies")).encode())
+        for name in self.subfolders:
+            make(self.path / name)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from writing here. An empty folder is removed afterwards."""
-        _make(self.path)
+        make(self.path)
         with locked(self.path / "lock", f"another process is working on {self.path}; wait for it or give another folder"):
+            for unfinished in [part for name in ("", *self.subfolders) for part in (self.path / name).glob(".*.part")]:
+                shutil.rmtree(unfinished) if unfinished.is_dir() else unlink(unfinished)
             try:
                 yield
             finally:
@@ -277,31 +328,9 @@ class WorkFolder:
                         os.unlink(self.path / "lock")
                         os.rmdir(self.path)
 
-    def _toml(self, config: Any) -> bytes:
-        """The settings, with the copies of prompts and personas in place of the person's."""
-        debate, folder = config.debate, self.path.resolve()
-        copies = {"prompts": folder / "prompts"} if debate.texts else {}
-        copies |= {"personas": folder / "personas.toml"} if debate.personas else {}
-        return to_toml(changed(config, copies, "copies")).encode()
 
-    def _check_unused(self, config: Any) -> None:
-        """Refuse a folder that holds anything but what ``begin`` leaves when it is killed before it writes the facts."""
-        try:
-            for entry in sorted(self.path.iterdir()) if self.path.exists() else []:
-                ours = (
-                    entry.name in ("lock", ".config.toml.part", ".personas.toml.part", f".{self.facts_name}.part")
-                    or (entry.name == "config.toml" and entry.read_bytes() == self._toml(config))
-                    or (entry.name == "prompts" and {*read_texts(entry)} <= {*config.debate.texts})
-                    or (entry.name == "personas.toml" and read_personas(entry) == config.debate.characters)
-                    or (entry.name in self.subfolders and not any(entry.iterdir()))
-                )
-                if not ours:
-                    raise UserError(f"out: {self.path} holds something else ({entry.name}); give a new folder")
-        except OSError as error:
-            raise UserError(f"out: {self.path} can't be used ({error.strerror}); give a folder you may write to") from None
-
-
-def _make(folder: Path) -> None:
+def make(folder: Path) -> None:
+    """Make a folder, unless it is there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,23 +1,23 @@
-"""A run as a plain folder (docs/reference/run.md) that may be cut off at any moment, and loggers of its metrics."""
+"""A run as a plain folder (docs/reference/run.md) that may be cut off at any moment."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
-import json
 import math
 import re
-import shutil
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from peergrad.debate.errors import UserError
+from peergrad.debate.fields import read_json
 from peergrad.debate.play import Played
 from peergrad.debate.transcript import dump, read_file
 from peergrad.debate.types import Debate
 from peergrad.learn.curriculum import Outcomes
+from peergrad.measure.history import Updates
 from peergrad.runs import files
 from peergrad.runs.files import Warn, WorkFolder, json_bytes, read_records
 
@@ -34,10 +34,15 @@ class Progress:
         """The name of its checkpoint."""
         return f"warm_{self.warm:06}" if self.warm else f"step_{self.step:06}"
 
+    @property
+    def eval_name(self) -> str:
+        """The name of the debates of an evaluation here."""
+        return f"eval_{self.name}" if self.warm else f"eval_{self.step:06}"
+
     @staticmethod
     def of(name: str) -> Progress | None:
-        """The progress of such a name; None: it is none."""
-        match = re.fullmatch(r"(warm|step)_(\d{6,})", name)
+        """The progress of such a name, or of a file's whose name begins so; None: it is none."""
+        match = re.fullmatch(r"(warm|step)_(\d{6,})(\..*)?", name)
         return Progress(**{match[1]: int(match[2])}) if match else None
 
 
@@ -45,6 +50,28 @@ def metrics_line(at: Progress, phase: str, metrics: Mapping[str, Any]) -> dict[s
     """A line of ``metrics.jsonl``. A number that is not finite becomes null: JSON has no other word for it."""
     finite = {n: None if isinstance(v, float) and not math.isfinite(v) else v for n, v in metrics.items()}
     return {"phase": phase, "step": at.step, "warm": at.warm} | finite
+
+
+def _is_metrics(line: Mapping[str, Any]) -> bool:
+    """Whether it is a line that ``log`` may have written: numbers by name, and the names of alarms."""
+    numbers = {name: value for name, value in line.items() if name not in ("phase", "alarms")}
+    alarms = line.get("alarms", [])
+    return (
+        line.get("phase") in ("train", "warm", "eval")
+        and type(line.get("warm")) is int
+        and all(value is None or isinstance(value, int | float) for value in numbers.values())
+        and isinstance(alarms, list)
+        and all(isinstance(name, str) for name in alarms)
+    )
+
+
+def _metrics_sum(content: bytes) -> dict[str, Any]:
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class Run(WorkFolder):
@@ -58,6 +85,7 @@ class Run(WorkFolder):
         run = Run(path, warn)
         if not run.exists:
             raise UserError(f"{path}: is no run; give the folder that `peergrad train` wrote to")
+        files.refuse_links(path)
         return run
 
     @staticmethod
@@ -66,28 +94,66 @@ class Run(WorkFolder):
         if path.is_dir():
             yield from (debate for _, debate in Run.open(path, warn).debates(thin=True))
         else:
-            yield from read_file(path, thin=True)
+            yield from Run.transcript(path, thin=True)
+
+    @staticmethod
+    def transcript(path: Path, *, thin: bool = False) -> Iterator[Debate]:
+        """The debates of a transcript file, which may be one of a run."""
+        if Run(path.parent.parent).exists:
+            files.refuse_links(path.parent.parent)
+        return read_file(path, thin=thin)
+
+    def show(self) -> Any:
+        """The viewer's page about the run, inside a notebook."""
+        # By name: this room does not import the one that shows it.
+        return importlib.import_module("peergrad.web.report").show(self)
 
     # Metrics and debates
 
     def log(self, at: Progress, phase: str, metrics: Mapping[str, Any]) -> None:
         """Add a line to ``metrics.jsonl``."""
-        files.append(self.path / "metrics.jsonl", json_bytes(metrics_line(at, phase, metrics)) + b"\n")
+        self._add("metrics.jsonl", metrics_line(at, phase, metrics))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of ``metrics.jsonl``; a torn one is left out."""
-        lines = [line for line in read_records(self.path / "metrics.jsonl") if "phase" in line]
-        return [line for line in lines if all(isinstance(line.get(name), int) for name in ("step", "warm"))]
+        """The lines of ``metrics.jsonl``, each once; what is no such line is left out."""
+        lines = [line for line in self._logged("metrics.jsonl") if _is_metrics(line)]
+        return list({(line["phase"], line["step"], line["warm"]): line for line in lines}.values())
+
+    @property
+    def learned_nothing(self) -> bool:
+        """Whether all steps so far left the weights as they were: no update was made, or every one was skipped."""
+        updates = Updates.of(lines := self.metrics())
+        return any(line["phase"] == "train" for line in lines) and updates.total == updates.skipped
+
+    def check_metrics(self, at: Progress, checkpoint: Path) -> None:
+        """Warn of metrics that are not those from before a checkpoint was saved: they decide what alarms go by."""
+        kept = read_json(checkpoint / "state.json").get("metrics")  # checkpoints of before do not say
+        path = self.path / "metrics.jsonl"
+        held = path.read_bytes() if path.exists() else b""
+        lines = self.metrics()
+        steps = {line["step"] for line in lines if line["phase"] == "train"}
+        size = kept.get("bytes") if isinstance(kept, dict) else None
+        changed = kept is not None and _metrics_sum(held[: size if isinstance(size, int) else 0]) != kept
+        if changed or held.count(b"\n") != len(lines) or not steps.issuperset(range(1, at.step + 1)):
+            self.warn(f"{path}: was changed since {at.name} was saved; curves and alarms go by what can be read of it")
 
     def log_outcomes(self, at: Progress, outcomes: Outcomes) -> None:
         """Add the questions of a step, and what came of each, to ``outcomes.jsonl``."""
-        files.append(self.path / "outcomes.jsonl", json_bytes({"step": at.step, "outcomes": dict(outcomes)}) + b"\n")
+        self._add("outcomes.jsonl", {"step": at.step, "outcomes": dict(outcomes)})
 
     def outcomes(self, steps: int) -> list[Outcomes]:
         """The questions of each of so many steps; of one that can't be read, none."""
-        lines = {line.get("step"): line.get("outcomes") for line in read_records(self.path / "outcomes.jsonl")}
+        lines = {line["step"]: line.get("outcomes") for line in self._logged("outcomes.jsonl")}
         of_step = [found if isinstance(found := lines.get(step), dict) else {} for step in range(1, steps + 1)]
         return [{id: share if isinstance(share, float) else None for id, share in one.items()} for one in of_step]
+
+    def _add(self, name: str, line: Mapping[str, Any]) -> None:
+        files.append(self.path / name, json_bytes(line) + b"\n")
+
+    def _logged(self, name: str) -> list[dict[str, Any]]:
+        """The lines of a log that say at what progress they were added."""
+        lines = read_records(self.path / name)
+        return [line for line in lines if type(line.get("step")) is int and type(line.get("warm", 0)) is int]
 
     def save_debates(self, name: str, played: Played) -> None:
         """Save the debates of a step (``step_000001``) or of an evaluation."""
@@ -95,8 +161,11 @@ class Run(WorkFolder):
         dropped.unlink(missing_ok=True)  # of debates that were not saved to the end
         if played.dropped:
             files.write(dropped, json_bytes(played.dropped))
-        lines = [dump(debate).encode() + b"\n" for debate in played.debates]
-        files.write(self.path / "debates" / f"{name}.jsonl", b"".join(lines))
+        content = b"".join(dump(debate).encode() + b"\n" for debate in played.debates)
+        # First, so that debates that were not saved to the end have another one. `sha256sum -c` reads it, too.
+        checksum = f"{hashlib.sha256(content).hexdigest()}  {name}.jsonl\n"
+        files.write(self.path / "debates" / f"{name}.sha256", checksum.encode())
+        files.write(self.path / "debates" / f"{name}.jsonl", content)
 
     def saved_debates(self, name: str) -> Played | None:
         """What was saved under this name, if it is whole."""
@@ -104,9 +173,14 @@ class Run(WorkFolder):
         dropped = path.with_name(f"{name}.dropped.json")
         try:
             debates = tuple(read_file(path)) if path.exists() else ()
-            reasons = files.read_object(dropped) if debates and dropped.exists() else {}
+            if len({debate.id for debate in debates}) < len(debates):
+                raise UserError(f"{path}: has a debate twice")
+            checksum = path.with_suffix(".sha256")  # debates of before have none
+            if debates and checksum.exists() and not checksum.read_bytes().startswith(_sha256(path).encode()):
+                raise UserError(f"{path}: was changed since it was saved")
+            reasons = read_json(dropped) if debates and dropped.exists() else {}
         except UserError as error:
-            self._warn(f"{error}; sampling these debates again")
+            self.warn(f"{error}; sampling these debates again")
             return None
         return Played(debates, reasons) if debates else None
 
@@ -117,26 +191,23 @@ class Run(WorkFolder):
                 for debate in read_file(path, thin=thin):
                     yield path.stem, debate
             except UserError as error:
-                self._warn(str(error))
+                self.warn(str(error))
 
     def skipped_updates(self) -> dict[Path, Progress]:
         """The saved files of updates that were skipped, and the step of each."""
-        paths = sorted((self.path / "skipped").glob("*.npz"))
-        return {path: at for path in paths if (at := Progress.of(re.sub(r"\.\d+$", "", path.stem)))}
+        return {path: at for path in sorted((self.path / "skipped").glob("*.npz")) if (at := Progress.of(path.name))}
 
     # Checkpoints
 
     async def checkpoint(self, at: Progress, save: Callable[[Path], Awaitable[None]]) -> None:
         """Save all that is needed to resume from here. The folder has its name only once it is whole."""
-        final = self.path / "checkpoints" / at.name
-        temporary = final.with_name(f".{at.name}.part")
-        with files.writing(final):
-            shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir(parents=True)
-            await save(temporary)
-            sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(temporary.iterdir())}
-            (temporary / "state.json").write_bytes(json_bytes({"step": at.step, "warm": at.warm, "sha256": sums}, indent=2))
-        files.publish(temporary, final)
+        with files.new_folder(self.path / "checkpoints" / at.name) as folder:
+            await save(folder)
+            sums = {file.name: _sha256(file) for file in sorted(folder.iterdir())}
+            metrics = self.path / "metrics.jsonl"
+            state = {"step": at.step, "warm": at.warm, "sha256": sums}
+            state["metrics"] = _metrics_sum(metrics.read_bytes() if metrics.exists() else b"")
+            (folder / "state.json").write_bytes(json_bytes(state, indent=2))
 
     def checkpoints(self) -> list[Progress]:
         """What there are checkpoints of, oldest first; whether they are whole is seen when they are loaded."""
@@ -148,15 +219,13 @@ class Run(WorkFolder):
         if at not in (there := self.checkpoints()):
             steps = ", ".join(str(one.step) for one in there if not one.warm)
             raise UserError(f"step: {self.path} has no checkpoint of step {at.step}; there are {steps or 'none'}")
-        try:
-            state = json.loads((folder / "state.json").read_bytes())
-            for name, sum_ in state["sha256"].items():
-                if Path(name).name != name or not (folder / name).is_file():  # a folder that was sent may name anything
-                    raise ValueError(name)
-                if hashlib.sha256((folder / name).read_bytes()).hexdigest() != sum_:
-                    raise UserError(f"{folder / name}: is damaged")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            raise UserError(f"{folder}: is damaged or incomplete") from None
+        sums = read_json(folder / "state.json").get("sha256")
+        there = {file.name for file in folder.iterdir() if not file.name.startswith(".")}
+        if not isinstance(sums, dict) or there != {*sums, "state.json"}:
+            raise UserError(f"{folder}: is damaged or incomplete: it does not hold the files that its state.json lists")
+        for name, sum_ in sums.items():
+            if not (folder / name).is_file() or _sha256(folder / name) != sum_:
+                raise UserError(f"{folder / name}: is damaged")
         return folder
 
     def newest(self) -> tuple[Progress, Path] | None:
@@ -165,7 +234,7 @@ class Run(WorkFolder):
             try:
                 return at, self.folder(at)
             except UserError as error:
-                self._warn(f"{error}; resuming from the one before")
+                self.warn(f"{error}; resuming from the one before")
         return None
 
     def forget_after(self, at: Progress, ahead: int = 0) -> None:
@@ -173,16 +242,12 @@ class Run(WorkFolder):
 
         The debates of the very next step stay, and of as many more as were sampled ahead: by these weights or older ones.
         """
-        lines = [line for line in self.metrics() if Progress(line["step"], line["warm"]) <= at]
-        files.write(self.path / "metrics.jsonl", b"".join(json_bytes(line) + b"\n" for line in lines))
-        if (outcomes := self.path / "outcomes.jsonl").exists():
-            steps = [
-                line for line in read_records(outcomes) if isinstance(line.get("step"), int) and line["step"] <= at.step
-            ]
-            files.write(outcomes, b"".join(json_bytes(line) + b"\n" for line in steps))
+        for name, lines in (("metrics.jsonl", self.metrics()), ("outcomes.jsonl", self._logged("outcomes.jsonl"))):
+            if (self.path / name).exists():
+                before = [line for line in lines if Progress(line["step"], line.get("warm", 0)) <= at]
+                files.write(self.path / name, b"".join(json_bytes(line) + b"\n" for line in before))
         for file in (self.path / "debates").glob("step_*"):
-            debated = Progress.of(file.name.removesuffix(".jsonl").removesuffix(".dropped.json"))
-            if debated and debated.step > at.step + 1 + ahead:
+            if (debated := Progress.of(file.name)) and debated.step > at.step + 1 + ahead:
                 files.unlink(file)
         for file, lost_at in self.skipped_updates().items():
             if lost_at > at:
@@ -198,67 +263,3 @@ class Run(WorkFolder):
                 folder = self.path / "checkpoints" / at.name
                 forget(folder)
                 files.remove(folder)
-
-
-# Metrics elsewhere: a logger that fails never stops a run
-
-
-class Logger(NamedTuple):
-    """Takes numbers by step."""
-
-    name: str
-    log: Callable[[int, Mapping[str, float]], None]
-    close: Callable[[], None]
-
-
-def open_loggers(names: Sequence[str], run: Path, config: Mapping[str, Any]) -> list[Logger]:
-    """The loggers asked for; a missing library, or one that can't start, is said before anything is trained."""
-    settings, opened = {key: str(value) for key, value in config.items()}, list[Logger]()
-    for name in names:
-        try:
-            if name == "tensorboard":
-                opened.append(_tensorboard(run, settings))
-            else:  # wandb, and trackio, which has the same functions
-                tracker: Any = importlib.import_module(name).init(project="peergrad", name=run.name, config=settings)
-                opened.append(Logger(name, lambda step, numbers, to=tracker: to.log({**numbers}, step=step), tracker.finish))
-        except ImportError:
-            raise UserError(
-                f"log_to: {name} is not installed; pip install {name}, or leave it out: files are always written"
-            ) from None
-        except Exception as error:  # whatever such a library may raise: no key, no network, no space
-            raise UserError(f"log_to: {name} can't start ({type(error).__name__}: {error}); or leave it out") from None
-    return opened
-
-
-class Loggers:
-    """Several loggers. One that fails is told of once and left out from then on: a run never stops for it."""
-
-    def __init__(self, loggers: Sequence[Logger], warn: Callable[[str], None]) -> None:
-        self._loggers, self._warn = list(loggers), warn
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._each(lambda logger: logger.log(step, metrics))
-
-    def close(self) -> None:
-        self._each(lambda logger: logger.close())
-
-    def _each(self, do: Callable[[Logger], None]) -> None:
-        for logger in list(self._loggers):
-            try:
-                do(logger)
-            except Exception as error:  # as above
-                self._loggers.remove(logger)
-                self._warn(f"{logger.name} failed ({error}); going on without it")
-
-
-def _tensorboard(run: Path, config: Mapping[str, str]) -> Logger:
-    from torch.utils.tensorboard import SummaryWriter
-
-    writer = SummaryWriter(str(run / "tensorboard"))
-    writer.add_text("config", "\n".join(f"    {name} = {value}" for name, value in config.items()))
-
-    def log(step: int, metrics: Mapping[str, float]) -> None:
-        for name, value in metrics.items():
-            writer.add_scalar(name, value, step)
-
-    return Logger("tensorboard", log, writer.close)

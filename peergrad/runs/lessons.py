@@ -1,13 +1,16 @@
-"""What a warm start learns from (SPEC 9.2), and debates made into such lessons (SPEC 9.7)."""
+"""The warm start of a run (SPEC 9.2): its lessons, and the updates on them; debates made into lessons (SPEC 9.7)."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from peergrad.config import TrainConfig
 from peergrad.debate.errors import UserError
@@ -15,28 +18,35 @@ from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.protocols import Direct
 from peergrad.debate.question import Question
 from peergrad.debate.types import Debate, Parsed, Turn
-from peergrad.learn.warm import Keep, Lesson, kept_turns
+from peergrad.engines.registry import engine_of
+from peergrad.learn.train import Stopped, self_play
+from peergrad.learn.trainer import RETRIED, joined
+from peergrad.learn.warm import Keep, Lesson, kept_turns, lesson_batch, lesson_data, updates_per_epoch
 from peergrad.measure.counts import known_grades
 from peergrad.measure.ending import ending
 from peergrad.runs.files import Warn
-from peergrad.runs.folder import Run
+from peergrad.runs.folder import Progress, Run
 from peergrad.tasks.arithmetic import teacher
 from peergrad.tasks.base import TASKS, Grade, Grader, Task
 from peergrad.tasks.datasets import solved
 from peergrad.tasks.files import is_kind_of_file, questions_of, rows, stem
 from peergrad.tasks.open import gradable, regrade
 
+if TYPE_CHECKING:
+    from peergrad.runs.plan import Plan
+    from peergrad.runs.training import Training
+
 OWN = Path("own")
-OWN_DEBATES = "warm_000000"
+_OWN_DEBATES = "warm_000000"
 _NOT = {"readable": "can be read", "right": "is known to be right", "won": "was said by an agent that won its debate"}
 
 
 def lessons_given(config: TrainConfig, task: Task, protocol: BaseProtocol, warn: Warn) -> list[Lesson]:
     """The lessons of a warm start that are there before it begins: all but those of the model's own debates."""
     warm, questions = config.warm, [task[index] for index in range(len(task))]
-    if warm.warm_from is not None and not warm.wanted:
+    if not warm.wanted:
         raise UserError("warm_from: how long to learn from it is not said; give warm_epochs or warm_steps")
-    if not warm.wanted or warm.warm_from == OWN:
+    if warm.warm_from == OWN:
         return []
     if warm.warm_from is None and (sums := [question for question in questions if question.dataset in TASKS]):
         say = teacher(config.keep.seed)
@@ -81,12 +91,12 @@ def chosen(debates: Sequence[Debate], keep: Keep, task: Task, origin: str = "the
 
 
 def lessons_sha256(lessons: Sequence[Lesson]) -> str:
-    """A hash of what is said in recorded lessons and of what is learned; empty if nothing is recorded."""
+    """A hash of what is said in lessons and of what is learned."""
     hashed = hashlib.sha256()
     for lesson in lessons:
         texts = [(turn.round, turn.agent, turn.text) for turn in lesson.debate.turns]
         hashed.update(repr((lesson.debate.question.text, texts, sorted(lesson.turns or ()))).encode(errors="replace"))
-    return hashed.hexdigest() if any(lesson.debate.turns for lesson in lessons) else ""
+    return hashed.hexdigest()
 
 
 def _debates(path: Path, questions: Sequence[Question], agents: int, warn: Warn) -> list[Debate]:
@@ -120,6 +130,65 @@ def _answered(question: Question) -> Debate:
     """A question and its worked solution, as said by somebody who was asked it alone."""
     assert question.solution
     return Debate(f"lesson/{question.id}", question, Direct(), (Turn(0, 0, question.solution, Parsed()),))
+
+
+async def warm_start(training: Training, at: Progress) -> Progress:
+    """Have the policy learn from the lessons, a batch at a time. Returns the progress after the last."""
+    warm, trainer, watch = training.config.warm, training.trainer, training.watch
+    skipped = [line.get("warm/skipped") for line in training.run.metrics() if line["phase"] == "warm"]
+    bad = len(list(takewhile(bool, reversed(skipped))))  # in a row
+    if not training.plan.lessons:
+        training.plan = replace(training.plan, lessons=await _sampled_lessons(training, at))
+    lessons = training.plan.lessons
+    updates = warm.updates(len(lessons))
+    for index in range(at.warm, updates):
+        watch.begin("warm start", updates, at)
+        started = time.monotonic()
+        data, turns, tokens = lesson_data(trainer, lesson_batch(lessons, warm.warm_debates, index))
+        if not turns:
+            raise UserError("warm_from: no turn of its debates keeps to this run's contract and fits the model's context")
+        stats = joined([await trainer.step(data, "cross_entropy", warm.warm_lr)])
+        assert stats is not None
+        bad = bad + 1 if stats.skipped else 0
+        at = Progress(0, index + 1)
+        metrics = {"warm/loss": stats.loss, "warm/skipped": float(stats.skipped), "lr": warm.warm_lr}
+        metrics |= {"time/train_s": time.monotonic() - started, "tokens/trained": float(sum(map(len, data)))}
+        metrics |= {"warm/turns": float(turns), "warm/tokens": float(tokens)}
+        metrics["warm/epoch"] = (index + 1) / updates_per_epoch(len(lessons), warm.warm_debates)
+        if RETRIED in stats.metrics:
+            metrics["warm/retried"] = stats.metrics[RETRIED]
+        await training.count_updates(at, stats, "cross_entropy", warm.warm_lr)
+        training.log(at, "warm", metrics)
+        await training.save(at)
+        if bad >= training.config.learn.stop_after_bad:
+            raise Stopped(
+                f"{bad} updates of the warm start in a row were not finite; the last: {stats.faults[-1].why}. "
+                "Try a lower warm_lr"
+            )
+    return at
+
+
+async def _sampled_lessons(training: Training, at: Progress) -> Sequence[Lesson]:
+    """Sample debates to learn from, and choose. They are saved first, so that a resumed run learns from the same."""
+    plan, run, watch, engine = training.plan, training.run, training.watch, training.config.engine
+    questions = plan.first(plan.config.warm.warm_sample)
+    if not run.saved_debates(_OWN_DEBATES):
+        watch.begin("sampling", len(questions), at)
+        play = self_play(plan.protocol, lambda _: questions, done=watch.debate, **engine_of(engine).batching(engine))
+        run.save_debates(_OWN_DEBATES, await play(-1, await training.trainer.sampler()))
+    lessons = await asyncio.to_thread(own_lessons, plan, run)
+    turns = sum(len(lesson.turns or ()) for lesson in lessons)
+    watch.say(f"warm start: {turns:,} turns of {len(lessons):,} debates to learn from (warm_keep)")
+    return lessons
+
+
+def own_lessons(plan: Plan, run: Run) -> Sequence[Lesson]:
+    """What the model learns from in its own debates; nothing if they are still to be sampled."""
+    saved = run.saved_debates(_OWN_DEBATES)
+    try:
+        return chosen(saved.debates, plan.config.warm.warm_keep, plan.task) if saved else ()
+    except UserError as error:
+        raise Stopped(str(error)) from None
 
 
 def distilled(debate: Debate, grade: Grader, known: Callable[[Question], bool]) -> dict[str, Any] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -13,16 +12,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from peergrad.config import ApiConfig, EngineConfig, TrainConfig, from_folder
+from peergrad.config import ApiConfig, EngineConfig, TrainConfig, flat, from_folder
 from peergrad.debate.errors import UserError
+from peergrad.debate.fields import read_json
 from peergrad.debate.quote import visible
 from peergrad.debate.sampler import Batcher, Sampler
-from peergrad.debate.settings import is_import_path
-from peergrad.engines.base import Engine, Model, OnText, Setup
+from peergrad.debate.settings import Resumable, is_import_path
+from peergrad.engines.base import Engine, Meter, Model, OnText, Setup
 from peergrad.engines.registry import API, ENGINES, builtin_engine, engine_of, open_engine
-from peergrad.engines.shared.meter import Meter
 from peergrad.engines.shared.servers import check_address, host, is_loopback
+from peergrad.learn.trainer import Trainer
 from peergrad.runs.folder import Progress, Run
+from peergrad.settings import markers
 
 _RUN_AT_STEP = re.compile(r"(.+)@(\d{1,9})")
 
@@ -68,12 +69,11 @@ def model_ref(name: str, url: str | None = None) -> ModelRef:
             checkpoint = run.folder(Progress(int(at[2])))
         return ModelRef(base_of(run), checkpoint)
     try:
-        config = path / "adapter_config.json"
-        if not config.exists():
+        if not (config := path / "adapter_config.json").exists():
             return ModelRef(name)
-        base = json.loads(config.read_bytes())["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"model: {path} holds no adapter that can be read ({error})") from None
+    except (OSError, ValueError):  # no name of a file
+        return ModelRef(name)
+    base = read_json(config).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise UserError(f"model: the adapter in {path} does not say what its base model is")
     return ModelRef(base, path)
@@ -84,7 +84,7 @@ def run_of(name: str) -> Run | None:
     path, at = Path(name), _RUN_AT_STEP.fullmatch(name)
     for folder in (path, path.parent.parent if path.parent.name == "checkpoints" else path, Path(at[1]) if at else path):
         if Run(folder).exists:
-            return Run(folder)
+            return Run.open(folder)
     return None
 
 
@@ -94,23 +94,28 @@ def base_of(run: Run) -> str:
     return base if isinstance(base, str) else from_folder(TrainConfig(), run.path).engine.model
 
 
-def trained_engine(trained: EngineConfig, base_url: str | None, engine: str | None) -> dict[str, Any]:
-    """The engine of a run and its address, by the run's settings; what a person gave goes before them.
+def settings_of_run(
+    trained: TrainConfig, sections: Sequence[str], base_url: str | None, engine: str | None
+) -> dict[str, Any]:
+    """What a run decides of work with its model, by name: in these sections, what decides what is said. Where and how fast
+    it is said (``RESUMABLE``) is this machine's. ``base_url`` and ``engine`` are a person's, and go before the run's.
 
     A run folder may be somebody else's: no code that it names is imported, and no key goes to an address that it names.
     """
-    if engine is None and is_import_path(trained.engine):
-        name = visible(trained.engine)
+    if engine is None and is_import_path(trained.engine.engine):
+        name = visible(trained.engine.engine)
         raise UserError(f"engine: the run was trained by {name}, which is no engine of ours; give it (--engine) to run that")
-    name, url = engine or trained.engine, base_url
-    if url is None and trained.base_url is not None:
-        url, known = trained.base_url, builtin_engine(name)
-        usual = known.address() if known and known.address else None
-        if not is_loopback(urlsplit(url).hostname or "") and url.rstrip("/") != usual:
+    name, theirs = engine or trained.engine.engine, trained.engine.base_url
+    known = builtin_engine(name)
+    if base_url is None and theirs is not None and known and known.address:
+        if not is_loopback(urlsplit(theirs).hostname or "") and theirs.rstrip("/") != known.address():
             raise UserError(
-                f"base_url: the run was trained at {visible(url)}; give it (--base-url) if your key may go there"
+                f"base_url: the run was trained at {visible(theirs)}; give it (--base-url) if your key may go there"
             )
-    return {"engine": name, "base_url": url}
+        base_url = theirs
+    here = markers(trained, Resumable)
+    settings = {name: value for section in sections for name, value in flat(getattr(trained, section)).items()}
+    return {n: value for n, value in settings.items() if n not in here} | {"engine": name, "base_url": base_url}
 
 
 def keys_of(api: ApiConfig) -> dict[str, str]:
@@ -179,6 +184,39 @@ def models_by_seat(settings: Sequence[str], agents: int, name: str = "seat") -> 
     return models
 
 
+def memory_share(expected: Iterable[ModelRef]) -> float:
+    """The part of a GPU's memory that each of the base models gets that are to be loaded at the same time."""
+    return 1 / max(1, len({ref.base for ref in expected if ref.url is None}))
+
+
+async def load_policy(
+    config: TrainConfig,
+    start: ModelRef,
+    load: Callable[[Setup], Trainer],
+    say: Callable[[str], None],
+    checkpoint: Path | None = None,
+    expected: Iterable[ModelRef] = (),
+) -> Trainer:
+    """The model a run trains: with the adapter that it starts with, if any, or as it was saved in a checkpoint. Models that
+    are ``expected`` beside it share its memory.
+    """
+    say(f"loading {start.base}")
+    # Of a model behind an API the registry says that it can't learn.
+    engine = config.engine if start.url else replace(config.engine, model=start.base)
+    share = memory_share(expected)
+    setup = Setup(engine=engine, update=config.update, seed=config.keep.seed, say=say, share=share)
+    trainer = await asyncio.to_thread(load, setup)  # not on this thread, which must hear signals
+    try:
+        if checkpoint:
+            await trainer.load(checkpoint)
+        elif start.adapter:
+            await trainer.load(start.adapter, optimizer=False)
+    except BaseException:
+        await trainer.close(failed=True)
+        raise
+    return trainer
+
+
 class ModelPool:
     """Loads the models that are asked for; those with one base model share its weights. Leaving ends every call under way.
 
@@ -199,7 +237,7 @@ class ModelPool:
         expected: Iterable[ModelRef] = (),
     ) -> None:
         self.meter = Meter(budget_tokens=api.budget_tokens, budget_usd=api.budget_usd)
-        share = 1 / max(1, len({ref.base for ref in expected if ref.url is None}))
+        share = memory_share(expected)
         self._setup = Setup(engine=config, api=api, seed=seed, say=say, meter=self.meter, on_text=on_text, share=share)
         self._key_variables, self._first_server = keys_of(api), None
         self._models: dict[tuple[str, str | None], Model] = {}

@@ -67,8 +67,9 @@ def plan_opponents(config: TrainConfig) -> OpponentsPlan:
 class Opponents:
     """The opponents of a run under way. ``base`` is the name of its base model."""
 
-    def __init__(self, plan: OpponentsPlan, base: str, run: Run, trainer: Trainer, pool: ModelPool) -> None:
-        self._plan, self._base, self._run, self._trainer, self._pool = plan, base, run, trainer, pool
+    def __init__(self, plan: OpponentsPlan | None, base: str, run: Run, trainer: Trainer, pool: ModelPool) -> None:
+        self._plan, self._base = plan or OpponentsPlan({}, {}), base
+        self._run, self._trainer, self._pool, self._warn = run, trainer, pool, run.warn
 
     async def seated(self, step: int, policy: Sampler, *, judged: bool) -> Sampler:
         """Who answers in a step, counted from 0: the policy, its opponents in their seats, and a judge if it is asked."""
@@ -81,15 +82,26 @@ class Opponents:
         """The base model, as the policy was before it learned."""
         return await self._opponent("base", 0)
 
+    async def policy_after(self, steps: int, otherwise: Sampler) -> Sampler:
+        """The policy as it was after so many steps; ``otherwise`` where its checkpoint is gone."""
+        try:
+            return await self._sampler(ModelRef(self._base, self._run.folder(self._checkpoint(steps))))
+        except UserError as error:
+            self._warn(f"{error}; a batch that it had begun is sampled by the policy of now")
+            return otherwise
+
     async def _opponent(self, name: str, step: int) -> Opponent:
         ref = self._plan.models.get(name, ModelRef(self._base))
         if ago := _STEPS_AGO.fullmatch(name):
-            steps = max(0, step - int(ago[1]))
-            # Of step 0, that at the end of a warm start.
-            at = max((at for at in self._run.checkpoints() if at.step == steps), default=Progress(steps))
+            at = self._checkpoint(max(0, step - int(ago[1])))
             name, ref = at.name, ModelRef(self._base, self._run.folder(at))
+        return Opponent(await self._sampler(ref), ref.base if ref.url else name)
+
+    def _checkpoint(self, steps: int) -> Progress:
+        """After so many steps; of step 0, that at the end of a warm start."""
+        return max((at for at in self._run.checkpoints() if at.step == steps), default=Progress(steps))
+
+    async def _sampler(self, ref: ModelRef) -> Sampler:
         if ref.base == self._base and ref.url is None and isinstance(self._trainer, Model):
-            sampler = await self._trainer.sampler_with(ref.adapter)  # with the weights that are there
-        else:
-            sampler, _ = await self._pool.unbatched(ref)
-        return Opponent(sampler, ref.base if ref.url else name)
+            return await self._trainer.sampler_with(ref.adapter)  # with the weights that are there
+        return (await self._pool.unbatched(ref))[0]

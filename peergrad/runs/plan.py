@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from peergrad.config import TrainConfig
 from peergrad.debate.errors import UserError
 from peergrad.debate.prompts import TEXTS
-from peergrad.debate.protocol import BaseProtocol, call_protocol, own_protocol
+from peergrad.debate.protocol import BaseProtocol, call_protocol, can_vote, own_protocol
 from peergrad.debate.protocols import Parallel
 from peergrad.debate.question import Question
 from peergrad.debate.settings import is_import_path
@@ -25,8 +26,9 @@ from peergrad.learn.curriculum import CurriculumRules, History, check_curriculum
 from peergrad.learn.train import next_in_epoch
 from peergrad.learn.warm import Lesson
 from peergrad.runs.files import Warn
-from peergrad.runs.folder import Progress
+from peergrad.runs.folder import Progress, Run
 from peergrad.runs.lessons import OWN, lessons_given, lessons_sha256
+from peergrad.runs.models import ModelRef, base_of, check_base, policy_of, weights_sha256
 from peergrad.runs.opponents import OpponentsPlan, plan_opponents
 from peergrad.tasks.base import Questions, Task
 from peergrad.tasks.open import fingerprint, joined_tasks, left_out, open_tasks
@@ -44,7 +46,8 @@ class Plan:
     held_out: Task
     lessons: Sequence[Lesson]
     """Of the warm start; none yet if the model learns from its own debates."""
-    opponents: OpponentsPlan
+    opponents: OpponentsPlan | None
+    """Also a judge; None: the policy debates with itself alone."""
     notes: tuple[str, ...]
     """What a person should be told about the questions."""
 
@@ -58,10 +61,34 @@ class Plan:
         """Whether the warm start is on the model's own debates, which have to be sampled first."""
         return self.config.warm.wanted and self.config.warm.warm_from == OWN
 
-    def end(self, lessons: Sequence[Lesson]) -> Progress:
-        """Where the run ends, with these lessons: after its last step, or after the warm start if there are no steps."""
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """Settings that may change when other runs are resumed, but not when this one is."""
+        return ("steps",) if self.config.learn.lr_falls or self.config.learn.reward.fades else ()
+
+    @property
+    def end(self) -> Progress:
+        """Where the run ends: after its last step, or after the warm start if there are no steps."""
         steps = self.config.learn.steps
-        return Progress(steps) if steps else Progress(0, self.config.warm.updates(len(lessons)))
+        return Progress(steps) if steps else Progress(0, self.config.warm.updates(len(self.lessons)))
+
+    @property
+    def eval_debates(self) -> int:
+        """How many held-out questions are debated in an evaluation."""
+        return min(self.config.held_out.eval_debates, len(self.held_out))
+
+    @property
+    def older_policies(self) -> int:
+        """How many steps back the policy's checkpoints are needed: for opponents, and for batches sampled ahead."""
+        return max(self.config.learn.max_staleness, self.opponents.steps_ago if self.opponents else 0)
+
+    @property
+    def asks_others(self) -> bool:
+        """Whether anybody but the policy of now answers: opponents, a judge, in an evaluation its base model, or when a run
+        is resumed that samples ahead the policy of then.
+        """
+        against_base = self.eval_debates > 0 and self.config.held_out.eval_mode == "role-averaged"
+        return self.opponents is not None or against_base or self.config.learn.max_staleness > 0
 
     def batch(self, step: int, history: History) -> list[Question]:
         """The questions of a step, by what came of earlier ones."""
@@ -108,8 +135,11 @@ class Plan:
             "questions_sha256": fingerprint([self.task[i] for i in range(len(self.task))]),
             "prompts_sha256": hashlib.sha256(prompts.encode()).hexdigest(),
         }
-        facts |= self.opponents.facts(self.config.engine)
-        return facts | ({"lessons_sha256": recorded} if (recorded := lessons_sha256(self.lessons)) else {})
+        if self.opponents:
+            facts |= self.opponents.facts(self.config.engine)
+        if any(lesson.debate.turns for lesson in self.lessons):  # else a teacher says it
+            facts["lessons_sha256"] = lessons_sha256(self.lessons)
+        return facts
 
 
 def plan_run(config: TrainConfig, warn: Warn = lambda _: None) -> Plan:
@@ -140,8 +170,15 @@ def plan_run(config: TrainConfig, warn: Warn = lambda _: None) -> Plan:
     with own_code(engine):
         engine.check(config.engine, config.update)
     protocol = config.debate.build(engine.temperature)
-    lessons = lessons_given(config, task, protocol, warn)
-    return Plan(config, protocol, tasks, task, held_out, lessons, plan_opponents(config), tuple(filter(None, notes)))
+    warm, learn = config.warm, config.learn
+    lessons = lessons_given(config, task, protocol, warn) if warm.wanted or warm.warm_from is not None else []
+    opponents = plan_opponents(config) if learn.opponents or learn.judge is not None else None
+    if config.learn.steps and not can_vote(protocol) and not _learns_without_votes(config):
+        more = "agents 3" if protocol.agents < 3 else "max_rounds 2"
+        notes.append(
+            f"agents: nobody is shown two others, so nobody can vote, and form alone is rewarded; give {more} or more"
+        )
+    return Plan(config, protocol, tasks, task, held_out, lessons, opponents, tuple(filter(None, notes)))
 
 
 def _check_reward(config: TrainConfig, task: Task) -> None:
@@ -158,14 +195,19 @@ def _check_reward(config: TrainConfig, task: Task) -> None:
         raise UserError(f"votes: answers to {task.name} have no final value that could be in the majority; take peer")
     if config.learn.judge is not None and rules.votes in ("majority", "none"):
         raise UserError(f"judge: its votes count where votes do, and with votes {rules.votes} none do; take peer")
-    other_than_votes = rules.needs_truth or rules.votes == "majority" or is_import_path(rules.reward)
-    other_than_votes = other_than_votes or config.learn.judge is not None
     nobody_votes = config.debate.protocol == "direct" or (config.debate.protocol == "ballot" and config.debate.agents < 3)
-    if nobody_votes and not other_than_votes:
+    if nobody_votes and not _learns_without_votes(config):
         raise UserError(
             f"protocol: in {config.debate.protocol} of {config.debate.agents} nobody votes, so there is nothing to learn "
             "from; give --truth-weight 1, --votes majority or a --judge, or take --protocol ballot with 3 agents or more"
         )
+
+
+def _learns_without_votes(config: TrainConfig) -> bool:
+    """Whether the reward has something else to go by than the debaters' votes."""
+    rules = config.learn.reward
+    other = rules.needs_truth or rules.votes == "majority" or is_import_path(rules.reward)
+    return other or config.learn.judge is not None
 
 
 def _versions() -> dict[str, str]:
@@ -174,3 +216,29 @@ def _versions() -> dict[str, str]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
     return versions
+
+
+def start_of(config: TrainConfig, run: Run, checkpoint: Path | None) -> tuple[ModelRef, dict[str, Any]]:
+    """The model that a run starts from, and what its folder is to say of it. A run with a checkpoint needs its base model
+    alone, whatever became of the run or adapter that it started from.
+    """
+    engine, before = engine_of(config.engine), run.facts if run.resumable else {}
+    if checkpoint:
+        start = ModelRef(base_of(run), checkpoint)
+        if start.base != config.engine.model:
+            check_base(start, engine)
+        return start, {}
+    start = policy_of(config.engine)
+    sha256 = weights_sha256(start, engine)
+    if before.get("adapter_sha256", sha256) != sha256:
+        why = f"{config.engine.model} is gone, or has learned since the run in {run.path} began"
+        raise UserError(f"model: {why}; give another folder (out)")
+    return start, {"base": start.base, "start": start.adapter and str(start.adapter), "adapter_sha256": sha256}
+
+
+def check_start(plan: Plan) -> None:
+    """Refuse, without loading a model, a folder or a model that the run could not start or resume with."""
+    run = Run(plan.config.keep.folder)
+    run.check(plan.config, plan.facts, plan.fixed)
+    newest = run.newest() if run.resumable else None
+    start_of(plan.config, run, newest[1] if newest else None)

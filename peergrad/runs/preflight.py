@@ -15,14 +15,14 @@ from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Batcher, Sampler
 from peergrad.debate.types import Debate
-from peergrad.engines.registry import engine_of
+from peergrad.engines.base import Setup
+from peergrad.engines.registry import engine_of, open_trainer
 from peergrad.learn.train import LearnRules, learning_rate
 from peergrad.learn.trainer import StepStats, Trainer, joined, parts
 from peergrad.measure.preflight import Gate, Sample, finite, gates
 from peergrad.reward.rewards import Truth
-from peergrad.runs.models import ModelPool, policy_of, weights_of
+from peergrad.runs.models import ModelPool, load_policy, policy_of, weights_of
 from peergrad.runs.plan import plan_run
-from peergrad.runs.training import load_engine, load_policy
 from peergrad.runs.watch import Watcher
 from peergrad.tasks.base import truth_of
 
@@ -63,7 +63,7 @@ async def check(
     watch: Watcher,
     api: ApiConfig | None = None,
     *,
-    load: Callable[[TrainConfig, Callable[[str], None]], Trainer] = load_engine,
+    load: Callable[[Setup], Trainer] = open_trainer,
 ) -> Checked:
     """Play debates about some of the questions a run would train on, and three answers to each without debate.
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from peergrad.debate.quote import visible
+from peergrad.debate.sampler import Answer, Sampler, answered
 from peergrad.debate.types import Ask, Debate, Reply
-from peergrad.engines.shared.meter import Spent
+from peergrad.engines.base import Spent
 from peergrad.learn.trainer import Updates
 from peergrad.measure.alarms import Alarm
+from peergrad.measure.history import live_values
 from peergrad.runs.folder import Progress
 
 
@@ -56,3 +60,55 @@ class Watcher:
 
     def heard(self, ask: Ask, piece: str | None) -> None:
         """The next piece of a reply that is under way; ``None``: it starts again."""
+
+
+class WatchedSampler:
+    """A sampler that tells a watcher of every reply."""
+
+    forwards_choices = True
+
+    def __init__(self, sampler: Sampler, watch: Watcher) -> None:
+        self._sampler, self._watch = sampler, watch
+
+    async def sample(self, asks: Sequence[Ask]) -> Sequence[Answer]:
+        answers = await answered(self._sampler, asks)
+        for ask, answer in zip(asks, answers, strict=True):
+            if isinstance(answer, Reply):
+                self._watch.replied(ask, answer)
+        return answers
+
+
+class Printing(Watcher):
+    """Prints a line on stderr for whatever happens in a training run: what one from Python shows by default."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+
+    def say(self, sentence: str) -> None:
+        sys.stderr.write(visible(sentence) + "\n")
+
+    def warn(self, sentence: str) -> None:
+        self.say(f"warning: {sentence}")
+
+    def begin(self, phase: str, debates: int, at: Progress | None = None) -> None:  # noqa: ARG002
+        if phase == "evaluating":
+            self.say(f"evaluating {(at or Progress()).name}")
+
+    def line(self, phase: str, at: Progress, metrics: Mapping[str, Any]) -> None:
+        self.say(step_sentence(phase, at, metrics, self._steps))
+
+    def alarm(self, alarm: Alarm) -> None:
+        self.say(f"alarm: {alarm}")
+
+
+def step_sentence(phase: str, at: Progress, metrics: Mapping[str, Any], steps: int, warm_steps: int = 0) -> str:
+    """A line of metrics in words."""
+    if phase == "warm":
+        of = f"/{warm_steps}" if warm_steps else ""
+        return f"warm start {at.warm}{of}: loss {metrics['warm/loss']:.3f}, {metrics['time/train_s']:.0f} s"
+    if phase == "eval":
+        shares = {name: value for name, value in metrics.items() if name.endswith(("/correct", "/readable"))}
+        facts = ", ".join(f"{name.removeprefix('eval/')} {value:.0%}" for name, value in shares.items())
+        return f"evaluated at {f'warm start {at.warm}' if at.warm else f'step {at.step}'}: {facts}"
+    facts = ", ".join(f"{heading} {value}" for heading, value in live_values(metrics))
+    return f"step {at.step}/{steps}: {facts}"

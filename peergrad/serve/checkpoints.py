@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from peergrad.debate.errors import EngineError, UserError
-from peergrad.debate.fields import Field
+from peergrad.debate.fields import Field, read_json
 from peergrad.runs import files
 from peergrad.serve.messages import ModelInfo, NotFoundError, Result
 
@@ -81,6 +81,7 @@ class CheckpointStore:
     """
 
     def __init__(self, out: Path, on_change: Callable[[str], None], find_policy: Callable[[str], Policy]) -> None:
+        files.refuse_links(out)  # somebody may have sent it
         self._out, self._on_change, self._find_policy = out, on_change, find_policy
 
     async def save(self, policy: Policy, kind: str, request: Field) -> str:
@@ -203,8 +204,8 @@ class CheckpointStore:
 
 def _info(folder: Path) -> ModelInfo | None:
     try:
-        return ModelInfo(**json.loads((folder / _INFO_FILE).read_text()))
-    except (OSError, ValueError, TypeError):
+        return ModelInfo(**read_json(folder / _INFO_FILE))
+    except (UserError, TypeError):
         return None
 
 
@@ -221,7 +222,7 @@ def _listed_id(request: Field) -> CheckpointId:
 
 
 def _page(request: Field, items: list[T]) -> tuple[list[T], dict[str, int]]:
-    limit, offset = request.get("limit", 20).whole(0, _MAX_PAGE), request.get("offset", 0).whole(0)
+    limit, offset = request.get("limit", 20).whole(0, _MAX_PAGE), request.get("offset", 0).whole(0, 2**62)
     return items[offset:][:limit], {"offset": offset, "limit": limit, "total_count": len(items)}
 
 

@@ -20,7 +20,8 @@ from peergrad.debate.fields import Field, nearest
 from peergrad.debate.types import Floats, Ids
 from peergrad.engines.local.engine import AdamRules
 from peergrad.engines.local.model.decoder import Shape
-from peergrad.engines.local.sample.sampler import Completion, CompletionRequest
+from peergrad.engines.local.sample.sampler import CompletionRequest
+from peergrad.engines.local.sample.scheduler import Job
 from peergrad.engines.local.train.backward import Gradient
 from peergrad.learn.data import Datum
 from peergrad.learn.losses import RATIO_BOUNDS, Bounds, LossName
@@ -29,7 +30,18 @@ PROTOBUF = "application/x-protobuf"
 MAX_SAMPLES = 1024
 _MAX_STOPS = 64
 _MAX_NOTES = 16_384  # characters
-_ADAM = {"learning_rate": 1e-4, "beta1": 0.9, "beta2": 0.95, "eps": 1e-12, "weight_decay": 0.0, "grad_clip_norm": 0.0}
+MAX_NUMBER = 2**62  # of a request, a model or a sampler of a session
+_MAX_RATIO = 1e6
+# The settings of an update: default, least and most. Beyond these a weight could become infinite or no number at all.
+_ADAM = {
+    "learning_rate": (1e-4, 0.0, 1.0),
+    "beta1": (0.9, 0.0, 0.99999),
+    "beta2": (0.95, 0.0, 0.99999),
+    "eps": (1e-12, 1e-16, 1.0),
+    "weight_decay": (0.0, 0.0, 1.0),
+    "grad_clip_norm": (0.0, 0.0, 1e30),
+}
+_MAX_NORM = 1e15  # the squares of a longer gradient are too large for a float; to Adam its length is nothing
 # What each loss takes besides its targets.
 _INPUTS: dict[LossName, tuple[str, ...]] = {
     "cross_entropy": ("weights",),
@@ -124,11 +136,13 @@ def adam_rules(request: Field) -> AdamRules:
     if "optimizer_params" in request:
         request["optimizer_params"].wrong("this server has Adam alone; send adam_params")
     params = request["adam_params"].object()
-    numbers = {name: params.get(name, default).number(0) for name, default in _ADAM.items()}
-    if max(numbers["beta1"], numbers["beta2"]) >= 1:
-        params.wrong("beta1 and beta2 must be below 1")
+    numbers: dict[str, float] = {}
+    for name, (default, least, most) in _ADAM.items():
+        numbers[name] = params.get(name, default).number(least)
+        if numbers[name] > most:
+            params[name].wrong(f"{params[name].shown} is not possible; give {most:g} or less")
     lr, clip = numbers.pop("learning_rate"), numbers.pop("grad_clip_norm")
-    return AdamRules(lr=lr, max_norm=clip or math.inf, **numbers)
+    return AdamRules(lr=lr, max_norm=min(clip or math.inf, _MAX_NORM), **numbers)
 
 
 def sample_request(request: Field, shape: Shape, end_tokens: frozenset[int], *, default_seed: str) -> SampleRequest:
@@ -144,7 +158,7 @@ def sample_request(request: Field, shape: Shape, end_tokens: frozenset[int], *, 
     stop, end_tokens = _stops(params.get("stop", None), end_tokens, shape.vocabulary)
     limit, seed = params.get("max_tokens", None), params.get("seed", None)
     room = shape.context - len(prompt_T)
-    max_tokens = room if limit.value is None else min(room, limit.whole(1))
+    max_tokens = room if limit.value is None else min(room, limit.whole(1, MAX_NUMBER))
     seed_text = default_seed if seed.value is None else f"seed {seed.whole(-(2**63), 2**64)}"
     temperature = params.get("temperature", 1.0).number(0)
     samples = [
@@ -154,8 +168,8 @@ def sample_request(request: Field, shape: Shape, end_tokens: frozenset[int], *, 
     scored, last = None, request.get("prompt_logprobs_last_n", None)
     if request.get("prompt_logprobs", None).value:
         scored = len(prompt_T) - 1  # the first token has no context
-        scored = scored if last.value is None else min(last.whole(1), scored)
-    return SampleRequest(request["sampling_session_id"].text(), request["seq_id"].whole(0), samples, scored)
+        scored = scored if last.value is None else min(last.whole(1, MAX_NUMBER), scored)
+    return SampleRequest(request["sampling_session_id"].text(), request["seq_id"].whole(0, MAX_NUMBER), samples, scored)
 
 
 def _prompt(prompt: Field, shape: Shape) -> Ids:
@@ -214,8 +228,9 @@ def _bounds(request: pb.ForwardBackwardRequest, loss: LossName) -> Bounds | None
     if defaults is None:
         return None
     low, high = (config.get(key, value) for key, value in zip(_THRESHOLDS, defaults, strict=True))
-    if not 0 <= low <= high < math.inf:
-        raise UserError(f"loss_fn_config: ratios from {low} to {high} are not possible; give numbers, 0 <= low <= high")
+    if not 0 <= low <= high <= _MAX_RATIO:
+        most = f"0 <= low <= high <= {_MAX_RATIO:g}"
+        raise UserError(f"loss_fn_config: ratios from {low} to {high} are not possible; give numbers, {most}")
     return low, high
 
 
@@ -291,7 +306,7 @@ def gradient_result(gradient: Gradient) -> Result:
     return Result(output.SerializeToString(), PROTOBUF)
 
 
-def sample_result(completions: Sequence[Completion], prompt_T: Ids, logprobs_T: Floats | None) -> Result:
+def sample_result(completions: Sequence[Job], prompt_T: Ids, logprobs_T: Floats | None) -> Result:
     """The completions, and the log-probabilities of the prompt's last tokens if they were asked for."""
     response = pb.SampleResponse()
     for completion in completions:

@@ -31,8 +31,10 @@ _ARRIVAL_TIMEOUT_S = 120.0
 class Policies:
     """At most ``max_models`` policies on ``engine``, whose base model clients know as ``model``. Each is of a session."""
 
-    def __init__(self, engine: Local, model: str, store: CheckpointStore, sessions: Sessions, max_models: int) -> None:
-        self._engine, self._model, self._max_models = engine, model, max_models
+    def __init__(
+        self, engine: Local, model: str, tokenizer: str, store: CheckpointStore, sessions: Sessions, max_models: int
+    ) -> None:
+        self._engine, self._model, self._tokenizer, self._max_models = engine, model, tokenizer, max_models
         self._store, self._sessions, self._futures = store, sessions, sessions.futures
         self._creating: set[str] = set()
         self._training_lock = asyncio.Lock()
@@ -40,7 +42,7 @@ class Policies:
     async def create(self, request: Field) -> Result:
         """Begin to create a policy."""
         session = self._sessions.find(request["session_id"].text())
-        id = f"{session.id}-{request['model_seq_id'].whole(0)}"
+        id = f"{session.id}-{request['model_seq_id'].whole(0, messages.MAX_NUMBER)}"
         info = messages.model_info(request, self._model)
         request_id = f"{id}.0"
         if request_id not in self._futures:
@@ -83,7 +85,7 @@ class Policies:
     async def info(self, request: Field) -> Result:
         """What a policy is."""
         policy = self.find(request["model_id"].text())
-        data = {"arch": None, "model_name": self._model, "tokenizer_id": self._model}
+        data = {"arch": None, "model_name": self._model, "tokenizer_id": self._tokenizer}
         lora = {"is_lora": True, "lora_rank": policy.info.rank}
         return Result.json(model_id=policy.id, model_name=self._model, model_data=data, **lora)
 
@@ -142,7 +144,7 @@ class Policy:
 
     def submit(self, seq_id: Field, size: int, work: Callable[[], Awaitable[Result]]) -> Result:
         """Queue work that holds ``size`` bytes until it is done. A number that is known is not done again."""
-        number = seq_id.whole(1, 2**62)
+        number = seq_id.whole(1, messages.MAX_NUMBER)
         id = f"{self.id}.{number}"
         if number < self._next or number in self._queue:
             return Result.json(request_id=id)

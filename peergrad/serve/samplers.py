@@ -6,6 +6,7 @@ Batching is continuous: all requests that want the same weights share a batch, w
 from __future__ import annotations
 
 import asyncio
+import math
 import queue
 import secrets
 import time
@@ -20,7 +21,8 @@ from peergrad.debate.fields import Field
 from peergrad.debate.sampler import all_of
 from peergrad.debate.types import Floats, Ids
 from peergrad.engines.local.engine import Local
-from peergrad.engines.local.sample.sampler import Completion, CompletionRequest, LocalSampler, QueuedRequest
+from peergrad.engines.local.sample.sampler import CompletionRequest, LocalSampler
+from peergrad.engines.local.sample.scheduler import Job
 from peergrad.serve import messages
 from peergrad.serve.checkpoints import CheckpointId, CheckpointStore
 from peergrad.serve.messages import BusyError, NotFoundError, Result, SampleRequest
@@ -71,7 +73,7 @@ class Samplers:
     async def create(self, request: Field) -> Result:
         """Create a sampler of the base model or of a checkpoint."""
         session, path = self._sessions.find(request["session_id"].text()), request.get("model_path", None)
-        id = f"{session.id}-sampler-{request['sampling_session_seq_id'].whole(0)}"
+        id = f"{session.id}-sampler-{request['sampling_session_seq_id'].whole(0, messages.MAX_NUMBER)}"
         if path.value is None:
             messages.check_base_model(request["base_model"], self._model)
             session.samplers[id] = self._base
@@ -160,8 +162,8 @@ class _Pending:
     """A request that is not done."""
 
     sampler: LocalSampler
-    request: CompletionRequest
-    future: asyncio.Future[Completion]
+    job: Job
+    future: asyncio.Future[Job]
 
 
 class RequestBatcher:
@@ -173,8 +175,11 @@ class RequestBatcher:
 
     def __init__(self) -> None:
         self._waiting: list[_Pending] = []
-        self._batch: _Batch | None = None
         self._worker: asyncio.Task[None] | None = None
+        self._joinable: LocalSampler | None = None  # whose batch runs and may be joined
+        self._members: dict[_Pending, None] = {}  # of the running batch
+        self._arrivals: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._batch: asyncio.Task[None] | None = None
         self._scoring, self._to_score = asyncio.Lock(), 0
         self.batches = 0
 
@@ -191,38 +196,33 @@ class RequestBatcher:
         finally:
             self._to_score -= 1
 
-    async def sample(self, sampler: LocalSampler, requests: Sequence[CompletionRequest]) -> list[Completion]:
+    async def sample(self, sampler: LocalSampler, requests: Sequence[CompletionRequest]) -> list[Job]:
         """Sample a completion for each request. If one fails, the others are cancelled."""
         return await all_of([self._sample(sampler, request) for request in requests])
 
-    async def _sample(self, sampler: LocalSampler, request: CompletionRequest) -> Completion:
-        pending = _Pending(sampler, request, asyncio.get_running_loop().create_future())
-        batch, others = self._batch, self._waiting or self._to_score
-        if batch is not None and batch.open and batch.sampler is sampler and not others:
-            batch.join(pending)
+    async def _sample(self, sampler: LocalSampler, request: CompletionRequest) -> Job:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Job] = loop.create_future()
+        # A job is done on the sampling thread.
+        job = sampler.job(request, lambda job: loop.call_soon_threadsafe(self._receive, future, job), future.done)
+        if job.error is not None:
+            raise job.error
+        pending = _Pending(sampler, job, future)
+        future.add_done_callback(partial(self._leave, pending))
+        if self._joinable is sampler and not self._waiting and not self._to_score:
+            self._join(pending)
         else:
             self._waiting.append(pending)
             if self._worker is None or self._worker.done():
                 self._worker = asyncio.create_task(self._work())
-        return await pending.future
+        return await future
 
     async def _work(self) -> None:
         while self._waiting:
             await self._wait_for_pause()
             self._waiting = [pending for pending in self._waiting if not pending.future.done()]  # drop cancelled ones
-            if not self._waiting:
-                return
-            self._batch = _Batch(self._waiting[0].sampler)
-            for pending in self._waiting:
-                if pending.sampler is self._batch.sampler:
-                    self._batch.join(pending)
-            self._waiting = [pending for pending in self._waiting if pending.sampler is not self._batch.sampler]
-            self.batches += 1
-            try:
-                unfinished = await self._batch.run()
-            finally:
-                self._batch = None
-            self._waiting = unfinished + self._waiting
+            if self._waiting:
+                await self._run_batch(self._waiting[0].sampler)
 
     async def _wait_for_pause(self) -> None:
         for _ in range(_MAX_PAUSES):
@@ -231,54 +231,51 @@ class RequestBatcher:
             if len(self._waiting) == before:
                 return
 
-
-class _Batch:
-    """A running batch of one sampler."""
-
-    def __init__(self, sampler: LocalSampler) -> None:
-        self.sampler, self.open = sampler, True
-        self._loop = asyncio.get_running_loop()
-        self._arrivals: queue.SimpleQueue[QueuedRequest] = queue.SimpleQueue()
-        self._members: dict[_Pending, None] = {}
-        self._task: asyncio.Task[None] | None = None
-
-    def join(self, pending: _Pending) -> None:
-        self._members[pending] = None
-        pending.future.add_done_callback(partial(self._leave, pending))
-        self._arrivals.put(QueuedRequest(pending.request, partial(self._deliver, pending.future), pending.future.done))
-
-    def _deliver(self, future: asyncio.Future[Completion], completion: Completion | EngineError | None) -> None:
-        """Called on the sampling thread."""
-        self._loop.call_soon_threadsafe(self._receive, future, completion)
-
-    def _receive(self, future: asyncio.Future[Completion], completion: Completion | EngineError | None) -> None:
-        if completion is None:
-            self.open = False  # it waits for the next batch, which later arrivals must not delay
-        elif future.done():  # it was cancelled
-            return
-        elif isinstance(completion, EngineError):
-            future.set_exception(completion)
+    async def _run_batch(self, sampler: LocalSampler) -> None:
+        """Sample until all members are done. Those that came too late or did not fit wait for the next batch."""
+        self.batches += 1
+        self._joinable, self._arrivals, self._members = sampler, queue.SimpleQueue(), {}
+        for pending in self._waiting:
+            if pending.sampler is sampler:
+                self._join(pending)
+        self._waiting = [pending for pending in self._waiting if pending.sampler is not sampler]
+        self._batch = asyncio.create_task(sampler.run_batch(self._poll))
+        try:
+            await asyncio.wait({self._batch})
+        finally:
+            self._joinable = None
+        unfinished = [pending for pending in self._members if not pending.future.done()]
+        if not self._batch.cancelled() and (error := self._batch.exception()):
+            for pending in unfinished:
+                pending.future.set_exception(error)
         else:
-            future.set_result(completion)
+            self._waiting = unfinished + self._waiting
 
-    def _leave(self, pending: _Pending, future: asyncio.Future[Completion]) -> None:
-        self._members.pop(pending, None)
-        if future.cancelled() and not self._members and self._task is not None:
-            self._task.cancel()
+    def _join(self, pending: _Pending) -> None:
+        self._members[pending] = None
+        self._arrivals.put(pending.job)
 
-    def _poll(self) -> list[QueuedRequest]:
-        """The requests that joined since the last call. Called on the sampling thread."""
-        arrivals: list[QueuedRequest] = []
+    def _leave(self, pending: _Pending, future: asyncio.Future[Job]) -> None:
+        if pending in self._members:
+            del self._members[pending]
+            if future.cancelled() and not self._members and self._batch is not None:
+                self._batch.cancel()
+
+    def _poll(self) -> list[Job]:
+        """The jobs that joined since the last call. Called on the sampling thread."""
+        arrivals: list[Job] = []
         while not self._arrivals.empty():
             arrivals.append(self._arrivals.get())
         return arrivals
 
-    async def run(self) -> list[_Pending]:
-        """Sample until all members are done. Returns those that came too late or did not fit, in order of arrival."""
-        self._task = asyncio.create_task(self.sampler.run_batch(self._poll))
-        await asyncio.wait({self._task})
-        if not self._task.cancelled() and (error := self._task.exception()):
-            for pending in list(self._members):
-                if not pending.future.done():
-                    pending.future.set_exception(error)
-        return [pending for pending in self._members if not pending.future.done()]
+    def _receive(self, future: asyncio.Future[Job], job: Job) -> None:
+        if not job.done and job.error is None:
+            self._joinable = None  # it did not fit and waits for the next batch, which later arrivals must not delay
+        elif future.done():  # it was cancelled
+            return
+        elif job.error is not None:
+            future.set_exception(job.error)
+        elif not math.isfinite(sum(job.logprobs)):
+            future.set_exception(EngineError("the model gave a log-probability that is not finite"))
+        else:
+            future.set_result(job)

@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 import weakref
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -121,6 +121,7 @@ class Session:
 
     id: str
     idempotency_key: str | None
+    client: str  # its address
     last_seen: float = field(default_factory=time.monotonic)
     policies: dict[str, Policy] = field(default_factory=dict)
     samplers: dict[str, Weights] = field(default_factory=dict)
@@ -134,18 +135,27 @@ class Sessions:
         self.futures = Futures()
         self.alive: dict[str, Session] = {}
 
-    def create(self, idempotency_key: str | None) -> str:
-        """The id of a new session, or of the living one that was created with the same key."""
+    def create(self, idempotency_key: str | None, client: str) -> str:
+        """The id of a new session of a client, or of the living one that was created with the same key."""
         for session in self.alive.values():
             if idempotency_key and session.idempotency_key == idempotency_key:
                 return self.find(session.id).id
         if len(self.alive) >= _MAX_SESSIONS:
             self.end_idle(under_pressure=True)
         if len(self.alive) >= _MAX_SESSIONS:
-            raise BusyError(f"there are {_MAX_SESSIONS} sessions; end some")
+            self._make_room(client)
         id = secrets.token_hex(8)
-        self.alive[id] = Session(id, idempotency_key)
+        self.alive[id] = Session(id, idempotency_key, client)
         return id
+
+    def _make_room(self, client: str) -> None:
+        """End a session of the client that has the most: one that holds nothing or, for another client, no policy."""
+        most = Counter(session.client for session in self.alive.values()).most_common(1)[0][0]
+        idle = [s for s in self.alive.values() if s.client == most and not s.policies]
+        idle = [s for s in idle if most != client or not s.samplers]
+        if not idle:
+            raise BusyError(f"there are {_MAX_SESSIONS} sessions; end some")
+        self.end(min(idle, key=lambda session: session.last_seen).id)
 
     def find(self, id: str) -> Session:
         """A session, which is in use. Raises ``NotFoundError`` if it has ended."""

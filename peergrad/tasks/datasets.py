@@ -13,6 +13,7 @@ from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import Field, nearest
 from peergrad.debate.question import BOXED, OPEN, Style, last_boxed
 from peergrad.debate.quote import only_text
+from peergrad.debate.settings import install_hint
 
 Row = tuple[int, Field | UserError]
 """A row's number, from 1, and what is in it, or why it can't be read."""
@@ -127,7 +128,7 @@ def hub_rows(dataset: Dataset, split: str) -> Iterator[Row]:
     try:
         library: Any = importlib.import_module("datasets")
     except ImportError:
-        how = f"pip install 'peergrad[datasets]', or give its file: {dataset.name}:PATH"
+        how = f"{install_hint('datasets')}, or give its file: {dataset.name}:PATH"
         raise UserError(f"task: to get {dataset.name} from the hub needs the library datasets; {how}") from None
     try:
         library.disable_progress_bars()

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, cast
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field, open_plain
 from peergrad.debate.question import BOXED, OPEN, Question, Style
+from peergrad.debate.settings import install_hint
 from peergrad.tasks.base import TASKS, Questions
 from peergrad.tasks.datasets import Read, Row, plain, worked_solution
 from peergrad.tasks.grading import grade, installed, needs_math
@@ -66,7 +67,7 @@ def questions_of(numbered: Iterable[Row], read: Read, name: str, label: str, ori
     answers = () if installed() else (answer for *_, answer in used if answer is not None)
     if (hard := next(filter(needs_math, answers), None)) is not None:
         why = f"answers such as {Field(hard, '').shown} can only be compared as mathematics"
-        raise UserError(f"task: {origin}: {why}; pip install 'peergrad[math]'")
+        raise UserError(f"task: {origin}: {why}; {install_hint('math')}")
     ids = [own for _, own, *_ in used if isinstance(own, str) and own.isprintable() and 0 < len(own) <= 200]
     if len(set(ids)) != len(used):
         ids = [f"{label}-{number}" for number, *_ in used]

@@ -107,7 +107,8 @@ def _open_one(config: TaskConfig, seed: int, held_out: int, at_least: int) -> tu
     cut = max(len(task) - held_out, min(at_least, len(task)))
     if held_out and cut == len(task):
         beside = f"the {len(task)} questions of {config.task} leave none to evaluate on beside the {at_least} to train on"
-        raise UserError(f"eval_questions: {beside}; give 0, an eval_task, or a smaller batch")
+        how = f"give --batch {max(1, len(task) // 2)} or less, --eval-task, or --eval-questions 0 --eval-every 0"
+        raise UserError(f"eval_questions: {beside}; {how}")
     return replace(task, questions=task.questions[:cut]), replace(task, questions=task.questions[cut:], skipped=())
 
 

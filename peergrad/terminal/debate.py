@@ -19,7 +19,7 @@ from peergrad.debate.prompts import UNREADABLE
 from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.quote import visible
 from peergrad.debate.types import Ask, Debate, Reply, Turn, Usage, Verdict
-from peergrad.engines.shared.meter import Spent
+from peergrad.engines.base import Spent
 from peergrad.measure.ending import Ending, Final, seat_name
 from peergrad.reward.tally import Vote
 from peergrad.terminal.progress import View, money

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.box import SIMPLE_HEAD, Box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -59,22 +60,42 @@ _SHARES |= {f"judge/{name}": f"{title}: the judge" for name, title in _SHARES.it
 _ORDER = ("direct/correct", "direct/", "alone/", "debate/vote_after", "debate/", "role-averaged/", "head-to-head/v")
 
 
-def _table(
-    headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1, gap: int = 1, box: Box | None = SIMPLE_HEAD
-) -> Table:
+class Output(Console):
+    """A console that prints text as it is. A reader that leaves, as ``| head`` does, ends no work: all is on disk."""
+
+    def __init__(self, *, stderr: bool = False, **more: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, stderr=stderr, **more)
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        nobody_reads()
+
+
+def nobody_reads() -> None:
+    """Print to nowhere from now on, so that nothing complains of a stream that is gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, left: int = 1, gap: int = 2) -> Table:
     """A table of text, safe to print: columns aligned left, so many, then columns of numbers."""
-    table = Table(box=box, padding=(0, gap, 0, 0), header_style=None if box else "dim")
+    table = Table(box=None, padding=(0, gap, 0, 0), header_style="dim")
     for column, heading in enumerate(headings):
-        table.add_column(Text(visible(heading)), justify="left" if column < left else "right", no_wrap=not box or not column)
+        words = 0 < column < left  # they may be folded
+        table.add_column(Text(visible(heading)), justify="left" if column < left else "right", no_wrap=not words)
     for row in rows:
-        table.add_row(*(Text(visible(cell)) for cell in row))
+        table.add_row(*(cell if isinstance(cell, Text) else Text(visible(cell)) for cell in row))
     return table
+
+
+def print_line(console: Console, text: str, style: str = "") -> None:
+    """Print a line, safe and in one piece."""
+    console.print(Text(visible(text), style=style), soft_wrap=True)
 
 
 def result_text(result: Mapping[str, Any], width: int = 118) -> str:
     """The result of an evaluation as plain text, which is saved beside it."""
     file = io.StringIO()
-    print_result(Console(file=file, width=width, highlight=False, color_system=None, legacy_windows=False), result)
+    print_result(Output(file=file, width=width, color_system=None, legacy_windows=False), result)
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
@@ -86,12 +107,12 @@ def print_result(console: Console, result: Mapping[str, Any]) -> None:
     if settings["mode"] not in ("direct", "head-to-head"):
         size = result.get("size", f"{settings['agents']} agents, {settings['max_rounds']} rounds")  # results from before
         head += f", {settings['protocol']} debate of {size}"
-    console.print(Text(visible(head), style="bold"), soft_wrap=True)
+    print_line(console, head, "bold")
     console.print(_accuracy(result))
     if any(not name.startswith("grading/") for name in result["shares"]):
         console.print(_shares(result))
     for sentence in _remarks(result):
-        console.print(Text(visible(sentence)), soft_wrap=True)
+        print_line(console, sentence)
 
 
 def _accuracy(result: Mapping[str, Any]) -> Table:
@@ -107,7 +128,7 @@ def _accuracy(result: Mapping[str, Any]) -> Table:
         tokens = result["tokens"].get(name)
         numbers = [*_interval(result["accuracy"][name]), *([change] if versus else []), f"{tokens:,.0f}" if tokens else ""]
         rows.append([_title(name), *numbers])
-    return _table([*headings, "95 %", *versus, "tokens"], rows, gap=2, box=None)
+    return table([*headings, "95 %", *versus, "tokens"], rows)
 
 
 def _shares(result: Mapping[str, Any]) -> Table:
@@ -118,7 +139,7 @@ def _shares(result: Mapping[str, Any]) -> Table:
     titles |= {name: "votes won by " + name.removeprefix("bias/").replace("/", " ") for name in biases}
     rows = [[title, *_interval(shares[name]), f"{shares[name][3]:,.0f}"] for name, title in titles.items()]
     where = "in the ballots" if result["settings"]["mode"] == "head-to-head" else "in the debates"
-    return _table([where, "share", "95 %", "of"], rows, gap=2, box=None)
+    return table([where, "share", "95 %", "of"], rows)
 
 
 def _remarks(result: Mapping[str, Any]) -> list[str]:
@@ -148,35 +169,28 @@ def _remarks(result: Mapping[str, Any]) -> list[str]:
 def print_comparison(console: Console, names: tuple[str, str], comparison: Mapping[str, Any]) -> None:
     """Two results question by question."""
     about = f"{len(comparison['questions'])} questions in both. Change is from {names[0]} to {names[1]}."
-    console.print(Text(visible(about)), soft_wrap=True)
+    print_line(console, about)
     rows: list[list[str]] = []
     for name, row in sorted(comparison["rows"].items(), key=lambda item: _place(item[0])):
         first, second = (_interval(row[side])[0] for side in ("first", "second"))
         rows.append([_title(name), first, second, _change(row["difference"]), str(row["better"]), str(row["worse"])])
     headings = ("way of answering", "first", "second", "change (95 %)", "better", "worse")
-    console.print(_table(headings, rows, gap=2, box=None))
+    console.print(table(headings, rows))
 
 
 def print_rescored(result: Rescored) -> None:
     """The comparison of rewards, and what it says about which reward to train with."""
-    console = Console(highlight=False, markup=False)
-
-    def show(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], gap: int = 1) -> None:
-        console.print(title, style="bold")
-        console.print(_table(headings, rows, gap=gap))
-
+    console = Output()
     late = f"; {result.timed_out} answers could not be graded in time and are left out" if result.timed_out else ""
     known = f"debates {result.debates}, of them with known answers {result.with_truth}"
     console.print(f"{known}, with right and wrong agents {result.mixed}{late}\n")
     numbered = [f"{number} {reward.name}" for number, reward in enumerate(result.rewards, 1)]
-    show(
-        "Rewards: one number per agent",
-        ["reward", "follows the truth", "with signal", "top is right"],
-        [
-            [name, _correlation(reward.follows), _percent(reward.signal), _percent(reward.top_right)]
-            for name, reward in zip(numbered, result.rewards, strict=True)
-        ],
-    )
+    print_line(console, "Rewards: one number per agent", "bold")
+    rows = [
+        [name, _correlation(reward.follows), _percent(reward.signal), _percent(reward.top_right)]
+        for name, reward in zip(numbered, result.rewards, strict=True)
+    ]
+    console.print(table(["reward", "follows the truth", "with signal", "top is right"], rows))
     if result.random_right and result.some_right:
         random, some = _percent(result.random_right), _percent(result.some_right)
         console.print(f" For comparison: a random agent is right in {random}, some agent in {some}.")
@@ -184,22 +198,22 @@ def print_rescored(result: Rescored) -> None:
     if result.same:
         console.print(f" Left out, because nothing differs here: {', '.join(result.same)}.")
     console.print()
-    show(
-        "Streams: one number per turn",
-        ["stream", "follows the truth", "turns", "debates with signal"],
-        [[one.name, _correlation(one.follows), str(one.turns or "–"), _percent(one.signal)] for one in result.streams],
-    )
+    print_line(console, "Streams: one number per turn", "bold")
+    rows = [[one.name, _correlation(one.follows), str(one.turns or "–"), _percent(one.signal)] for one in result.streams]
+    console.print(table(["stream", "follows the truth", "turns", "debates with signal"], rows))
     # Controls come last, and have no columns: all must fit a usual terminal.
     columns = sum(reward.name not in CONTROLS for reward in result.rewards)
     agreement = [["–" if value is None else f"{value:.2f}".replace("0.", ".") for value in row] for row in result.agreement]
     rows = [[name, *row[:columns]] for name, row in zip(numbered, agreement, strict=True)]
-    show("Agreement between rewards", ["reward", *(str(number + 1) for number in range(columns))], rows, gap=0)
-    console.print(verdict(result))
+    console.print()
+    print_line(console, "Agreement between rewards", "bold")
+    console.print(table(["reward", *(str(number + 1) for number in range(columns))], rows, gap=1))
+    print_line(console, verdict(result))
 
 
 def print_scores(batch: Sequence[Scored], advantages: Sequence[Sequence[Values]]) -> None:
     """Print the debates as tables, the first twenty in full, and a line for all."""
-    console = Console(highlight=False, markup=False)
+    console = Output()
     for scored, centred in list(zip(batch, advantages, strict=True))[:_MOST_DEBATES]:
         debate = scored.debate
         by_turn = scored.streams[0].unit == "turn"
@@ -212,10 +226,9 @@ def print_scores(batch: Sequence[Scored], advantages: Sequence[Sequence[Values]]
             ]
             for unit in range(len(debate.turns) if by_turn else debate.agents)
         ]
-        title = f"{debate.id}: {debate.agents} agents, {len(debate.turns)} turns"
-        console.print(Text(visible(title), style="bold"))
+        print_line(console, f"{debate.id}: {debate.agents} agents, {len(debate.turns)} turns", "bold")
         headings = [*names, *(heading for stream in scored.streams for heading in (stream.name, "adv"))]
-        console.print(_table(headings, rows, left=len(names)))
+        console.print(table(headings, rows, left=len(names)))
         if scored.tally.verdict:
             verdict = ", ".join(f"{vote.a} {vote.op} {vote.b}" for vote in scored.tally.verdict)
             console.print(Text(f" judge, counting {scored.tally.judge_weight:g}: {verdict}", style="dim"))

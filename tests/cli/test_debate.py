@@ -324,7 +324,7 @@ def test_mistakes_are_one_sentence(args, sentence, tmp_path, monkeypatch, capsys
     [
         (["--model", "/no/such/model"], "model: '/no/such/model' does not exist"),
         (DOWN, "base_url: m at 127.0.0.1:9 can't be reached"),
-        ([*DOWN, "--out", "folder.jsonl"], "out: folder.jsonl is a folder"),
+        ([*DOWN, "--out", "folder.jsonl"], "out: folder.jsonl can't be written (Is a directory)"),
         ([*DOWN, "--out", "theirs.jsonl"], "out: theirs.jsonl holds something else; give another file"),
     ],
     ids=["no model", "no server", "a folder", "not ours"],
@@ -376,5 +376,5 @@ def test_a_signal_stops_it(tmp_path):
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 143
-        assert b"stopped; the same command resumes from debates/" in process.stderr.read()
+        assert b"stopped; the same command resumes from the beginning" in process.stderr.read()  # nobody has replied
         process.stderr.close()

@@ -322,7 +322,7 @@ def test_the_check_notices_votes_from_outside_the_comparison(monkeypatch):
 
 
 def test_the_check_notices_a_stuffed_ballot(monkeypatch):
-    monkeypatch.setattr(tallying, "_one_per_pair", lambda votes: (votes, 0, 0))
+    monkeypatch.setattr(tallying, "_one_per_pair", lambda cast: cast)
     with pytest.raises(AssertionError):
         _attack("Agent 1 > Agent 2\nAgent 0 > Agent 1\nAgent 2 > Agent 0", "comparison")
 

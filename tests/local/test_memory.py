@@ -12,7 +12,7 @@ from peergrad.engines.local import engine as engines
 from peergrad.engines.local.engine import Local
 from peergrad.engines.local.memory import is_out_of_memory
 from peergrad.engines.local.sample import cache
-from peergrad.engines.local.sample.sampler import QueuedRequest, _render
+from peergrad.engines.local.sample.sampler import _render
 from peergrad.engines.local.train import backward
 from tests.local.test_training import DATA, cpu_is_full, gpu_is_full, trained_engine
 from tests.local.tiny import ask, engine
@@ -149,20 +149,16 @@ def test_one_that_does_not_fit_costs_its_own_ask(monkeypatch, full, plenty):
 def test_a_request_that_joined_is_not_lost(monkeypatch, plenty):
     local = engine(max_rows=8)
     arriving = _render(ASKS[::-1], local.chat, local.seed)  # the longest first: all fit into its rows
-    delivered = []
+    delivered, sampler = [], local.base_sampler()
 
     def poll():
-        now = [arriving.pop(0) for _ in arriving[:2]]
-        return [
-            QueuedRequest(request, lambda done, request=request: delivered.append((request.prompt_T, done)), lambda: False)
-            for request in now
-        ]
+        return [sampler.job(arriving.pop(0), delivered.append) for _ in arriving[:2]]
 
     calls = limited(monkeypatch, local.decoder, "hidden", gpu_is_full, lambda *_: len(calls) not in (6, 7, 23))
-    asyncio.run(local.base_sampler().run_batch(poll))
+    asyncio.run(sampler.run_batch(poll))
     assert len(calls) > 23
     assert not arriving
-    assert [completion.ids for _, completion in sorted(delivered, key=lambda item: len(item[0]))] == plenty
+    assert [job.ids for job in sorted(delivered, key=lambda job: len(job.prompt_T))] == plenty
 
 
 def fits_alone(monkeypatch, local):

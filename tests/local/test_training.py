@@ -223,7 +223,7 @@ def spoiling(monkeypatch, spoils):
     def micro_batch(self, trees, *, kernels):
         grads, checks = real(self, trees, kernels=kernels)
         if spoils([leaf.sequence for tree in trees for leaf in tree.leaves], kernels):
-            names = [self._lora.name_of(index) for index in range(len(grads))]
+            names = [self._name_of(index) for index in range(len(grads))]
             for index in (names.index("model.layers.1.mlp.down_proj"), names.index("model.layers.0.self_attn.o_proj")):
                 grads[index].fill_(float("nan"))
                 checks[1 + index] = float("nan")

@@ -8,7 +8,7 @@ import pytest
 from peergrad import EngineError, UserError
 from peergrad.debate.errors import Halted
 from peergrad.debate.transcript import read_file
-from peergrad.engines.shared.meter import Meter
+from peergrad.engines.base import Meter
 from tests.cli.answers import peergrad
 from tests.openai.asking import an_ask, chosen
 from tests.openai.server import Response, Server, completion, first_tokens

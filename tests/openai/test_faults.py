@@ -9,9 +9,9 @@ import pytest
 from peergrad import EngineError, Parallel, Question, UserError, play_all
 from peergrad.config import ApiConfig, EngineConfig
 from peergrad.debate.errors import Halted
+from peergrad.engines.base import Meter, Spent
 from peergrad.engines.openai.engine import Api
 from peergrad.engines.openai.requests import retry_after
-from peergrad.engines.shared.meter import Meter, Spent
 from tests.helpers import short
 from tests.openai.asking import STOP, an_ask, asked
 from tests.openai.server import Response, Server, completion

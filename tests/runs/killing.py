@@ -121,7 +121,7 @@ def signalled(out: Path, log: Path, phase: str, number: int = signal.SIGTERM, ti
     """Train, and get a signal when a phase begins for the second time; the exit code and how long it took to leave."""
 
     def work() -> int:
-        from peergrad.terminal.progress import RunView
+        from peergrad.terminal.training import RunView
 
         real, begun = RunView.begin, []
 

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from peergrad import Batcher, Parallel, Sequential
-from peergrad.config import changed, preset
+from peergrad.config import preset
 from peergrad.debate.play import play_all
 from peergrad.debate.protocols import Direct
 from peergrad.debate.question import Question
+from peergrad.engines.registry import open_trainer
 from peergrad.engines.scripted import Scripted
 from peergrad.learn.train import LearnRules
 from peergrad.learn.trainer import Fault
@@ -24,8 +25,8 @@ from peergrad.reward.rewards import RewardRules
 from peergrad.reward.streams import Stream
 from peergrad.runs.plan import plan_run
 from peergrad.runs.preflight import check
-from peergrad.runs.training import load_engine
 from peergrad.runs.watch import Watcher
+from peergrad.settings import changed
 from peergrad.tasks.base import Questions
 from peergrad.tasks.open import regrade
 from tests.bandit import Bandit
@@ -268,8 +269,8 @@ def test_a_real_model_whose_weights_are_not_finite():
     class Broken:
         """The real engine; a weight of its adapter breaks once the debates are played."""
 
-        def __init__(self, config):
-            self.local = load_engine(config)
+        def __init__(self, setup):
+            self.local = open_trainer(setup)
 
         def __getattr__(self, name):
             return getattr(self.local, name)
@@ -279,7 +280,7 @@ def test_a_real_model_whose_weights_are_not_finite():
             return await self.local.step(data, loss, lr)
 
     config = changed(preset("demo"), {"model": str(PARROT), "threads": 1, "batch": 2}, "test")
-    for load, verdict in ((load_engine, "pass"), (lambda config, _: Broken(config), "fail")):
+    for load, verdict in ((open_trainer, "pass"), (Broken, "fail")):
         found = asyncio.run(check(config, 2, Watcher(), load=load))
         assert found.gates[-1].verdict == verdict
     assert "skipped" in found.gates[-1].advice

@@ -16,15 +16,17 @@ from pathlib import Path
 import pytest
 
 from peergrad import EngineError, UserError
-from peergrad.config import EvalConfig, changed, preset, with_protocol
+from peergrad.config import EvalConfig, preset, with_protocol
 from peergrad.debate.protocols import Ballot
 from peergrad.debate.question import Question
 from peergrad.engines.scripted import Scripted
 from peergrad.measure.outcome import compared
-from peergrad.runs.evaluation import EvalFolder, evaluate, plan, read_result
+from peergrad.runs.evaluation import EvalFolder, evaluate, plan
 from peergrad.runs.models import ModelRef, model_ref
+from peergrad.runs.results import read_result
 from peergrad.runs.training import train_run
 from peergrad.runs.watch import Watcher
+from peergrad.settings import changed
 from peergrad.tasks.arithmetic import arithmetic
 from peergrad.tasks.base import TIMED_OUT, Questions
 from peergrad.tasks.open import regrade
@@ -437,5 +439,5 @@ def test_players(tmp_path):
     assert not math.isnan(result["accuracy"]["role-averaged/correct"][0])
     assert result["settings"]["max_tokens"] == 16  # as the run was trained
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
-    with pytest.raises(UserError, match="no adapter that can be read"):
+    with pytest.raises(UserError, match="does not say what its base model is"):
         model_ref(str(tmp_path / "adapter"))

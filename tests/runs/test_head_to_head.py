@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from peergrad.config import changed, preset
-from peergrad.runs.evaluation import read_result
+from peergrad.config import preset
+from peergrad.runs.results import read_result
 from peergrad.runs.training import train_run
+from peergrad.settings import changed
 
 ROOT = Path(__file__).parent.parent.parent
 PARROT = ROOT / "tests" / "fixtures" / "parrot"

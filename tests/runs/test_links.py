@@ -3,10 +3,11 @@
 import pytest
 
 from peergrad import UserError
-from peergrad.config import changed, preset
+from peergrad.config import preset
 from peergrad.debate.errors import EngineError
 from peergrad.runs import files
 from peergrad.runs.folder import Run
+from peergrad.settings import changed
 
 
 @pytest.fixture
@@ -16,8 +17,8 @@ def mine(tmp_path):
     return path
 
 
-def test_a_file_is_written_beside_a_link(tmp_path, mine):
-    (tmp_path / ".report.html.part").symlink_to(mine)
+def test_a_file_is_written_in_place_of_a_link(tmp_path, mine):
+    (tmp_path / "report.html").symlink_to(mine)
     files.write(tmp_path / "report.html", b"new")
     assert (tmp_path / "report.html").read_bytes() == b"new"
     assert not (tmp_path / "report.html").is_symlink()
@@ -39,8 +40,8 @@ def test_a_folder_that_is_a_link_is_refused(tmp_path, mine, name):
     run = Run(tmp_path / "run")
     run.path.mkdir()
     (run.path / name).symlink_to(mine.parent)
-    with pytest.raises(UserError, match="is a link"):
-        run.begin(changed(preset("demo"), {"out": run.path}, "test"), {})
+    with pytest.raises(UserError, match="is a link"), run.opened(changed(preset("demo"), {"out": run.path}, "test"), {}):
+        pass
     assert mine.read_text() == "mine"
 
 

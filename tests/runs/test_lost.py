@@ -16,17 +16,21 @@ from rich.console import Console
 from peergrad import UserError
 from peergrad.cli import main as command
 from peergrad.cli import train as train_command
-from peergrad.config import changed, preset
+from peergrad.config import preset
+from peergrad.engines.base import EngineConfig, Setup, UpdateConfig
+from peergrad.engines.registry import open_trainer
 from peergrad.learn.data import Datum
 from peergrad.learn.train import Stopped
 from peergrad.learn.trainer import Fault, Updates
 from peergrad.runs import skipped
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.skipped import MOST_BYTES, read_skipped, save_skipped
-from peergrad.runs.training import load_engine, train_run
+from peergrad.runs.training import train_run
 from peergrad.runs.watch import Watcher
-from peergrad.terminal.progress import RunView, before_and_after, too_many_lost
+from peergrad.settings import changed
+from peergrad.terminal.training import RunView, before_and_after, too_many_lost
 from tests.bandit import Bandit
+from tests.web.exported import Page
 
 PARROT = Path(__file__).parent.parent / "fixtures" / "parrot"
 WHY = "the gradient is not finite, first in model.layers.12"
@@ -256,7 +260,7 @@ def test_a_sequence_that_is_too_long_is_not_kept(tmp_path):
 
 
 def test_what_was_kept_reproduces_it_on_a_real_model(tmp_path):
-    local = load_engine(changed(preset("demo"), {"model": str(PARROT), "threads": 1, "rank": 4}, "test"))
+    local = open_trainer(Setup(engine=EngineConfig(model=str(PARROT), threads=1), update=UpdateConfig(rank=4)))
     ids, ones = np.arange(3, 24, dtype=np.int32), np.ones(20, np.float32)
     good = Datum("d", 0, (0,), ids[:-1], ids[1:], -ones, ones, ones, ones)
     bad = replace(good, advantages_T=ones * np.float32(np.inf))
@@ -432,7 +436,8 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert "4 updates, 1 of them skipped\n" in text
     warning = "1 of 4 updates (25%) were skipped because loss or gradient was not finite: nothing was learned from them; "
     assert f"{warning}what reproduces them is in {out / 'skipped'}" in text
-    assert "4 updates, 1 of them skipped" in (out / "report.html").read_text()
+    report = Page((out / "report.html").read_text())
+    assert report.data["sources"]["sources"][0]["updates"] == {"total": 4, "skipped": 1, "retried": 0}
 
 
 def test_a_run_that_is_stopped_says_it_too(tmp_path, monkeypatch, capsys):
@@ -441,3 +446,16 @@ def test_a_run_that_is_stopped_says_it_too(tmp_path, monkeypatch, capsys):
     told = capsys.readouterr()
     assert "3 of 4 updates (75%) were skipped" in told.out
     assert f"The last: {WHY}. Try a lower learning rate" in told.err
+
+
+def test_bad_updates_in_a_row_are_counted_on_when_a_run_is_resumed(tmp_path):
+    made = run(tmp_path / "run", bandit(losing(3, 4)))
+    assert made.metrics()[-1]["optim/bad_in_a_row"] == 2
+    with pytest.raises(Stopped, match="3 updates in a row"):
+        run(tmp_path / "run", bandit(losing(1)), steps=9)
+    assert made.metrics()[-1]["step"] == 5
+
+
+def test_a_run_that_learned_nothing_says_so(tmp_path):
+    assert run(tmp_path / "all", bandit(losing(1, 2)), steps=2, stop_after_bad=9).learned_nothing
+    assert not run(tmp_path / "one", bandit(losing(1)), steps=2).learned_nothing

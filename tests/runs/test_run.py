@@ -14,18 +14,20 @@ import pytest
 import torch
 
 from peergrad import UserError
-from peergrad.config import changed, preset
+from peergrad.config import preset
 from peergrad.debate.errors import EngineError
 from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Reply
 from peergrad.engines.local import engine
 from peergrad.engines.local.train import backward
+from peergrad.engines.registry import open_trainer
 from peergrad.learn import data
 from peergrad.learn.train import Stopped
 from peergrad.runs.export import export
 from peergrad.runs.folder import Progress, Run
-from peergrad.runs.training import load_engine, train_run
+from peergrad.runs.training import train_run
 from peergrad.runs.watch import Watcher
+from peergrad.settings import changed
 
 PARROT = Path(__file__).parent.parent / "fixtures" / "parrot"
 SMALL = {"model": str(PARROT), "steps": 3, "batch": 3, "rank": 4, "threads": 1, "lr": 3e-3, "warm_debates": 2}
@@ -36,7 +38,7 @@ def settings(out, **more):
     return changed(preset("demo"), SMALL | {"out": out} | more, "test")
 
 
-def run(out, watch=None, load=load_engine, **more):
+def run(out, watch=None, load=open_trainer, **more):
     return asyncio.run(train_run(settings(out, **more), watch, load=load))
 
 
@@ -69,11 +71,9 @@ def test_a_run_is_a_folder_of_plain_files(whole):
         ("train", 3),
         ("eval", 3),
     ]
-    assert {path.name for path in (whole.path / "debates").iterdir()} == {
-        "eval_000000.jsonl",
-        "eval_000003.jsonl",
-        *(f"step_00000{step}.jsonl" for step in (1, 2, 3)),
-    }
+    names = ("eval_000000", "eval_000003", *(f"step_00000{step}" for step in (1, 2, 3)))
+    debates = {path.name for path in (whole.path / "debates").iterdir()}
+    assert debates == {f"{name}.{kind}" for name in names for kind in ("jsonl", "sha256")}
     assert len(list(read_file(whole.path / "debates" / "step_000001.jsonl"))) == 3
     assert whole.checkpoints() == [Progress(0), Progress(2), Progress(3)]
 
@@ -262,8 +262,8 @@ def test_a_full_disk_loses_nothing(whole, tmp_path):
 class Poisoned:
     """The real engine, one of its numbers made NaN from step 2 on."""
 
-    def __init__(self, config, where):
-        self.local, self.where, self.steps = load_engine(config), where, 0
+    def __init__(self, setup, where):
+        self.local, self.where, self.steps = open_trainer(setup), where, 0
 
     def __getattr__(self, name):
         return getattr(self.local, name)
@@ -293,8 +293,8 @@ class PoisonedSampler:
 def test_what_is_not_a_number_changes_no_weight(tmp_path, monkeypatch, where):  # SPEC 7.5
     made = []
 
-    def load(config, _):
-        made.append(Poisoned(config, where))
+    def load(setup):
+        made.append(Poisoned(setup, where))
         return made[0]
 
     def poisoned():
@@ -342,7 +342,7 @@ def test_what_is_not_a_number_changes_no_weight(tmp_path, monkeypatch, where):  
 
 
 def test_a_logprob_that_is_not_a_number_costs_its_debate(tmp_path):
-    made = run(tmp_path / "run", load=lambda config, _: Poisoned(config, "logprob"), batch=5, eval_debates=0)
+    made = run(tmp_path / "run", load=lambda setup: Poisoned(setup, "logprob"), batch=5, eval_debates=0)
     dropped = [line["debates/dropped"] for line in made.metrics() if line["phase"] == "train"]
     assert dropped == [0.0, 2.0, 2.0]  # one in each wave
     reasons = json.loads((made.path / "debates" / "step_000002.dropped.json").read_text())
@@ -366,7 +366,7 @@ def test_an_evaluation_of_which_most_was_lost_is_no_result(tmp_path, what):
     prefix = "direct/" if what == "questions" else "eval-0/"
     settings = {"eval_questions": 4, "eval_debates": 4, "steps": 1}
     with pytest.raises(EngineError, match=r"[34] of 4 questions of the evaluation were dropped; .*the cable is out"):
-        run(tmp_path / "run", load=lambda config, _: Failing(config, ""), **settings)
+        run(tmp_path / "run", load=lambda setup: Failing(setup, ""), **settings)
     made = run(tmp_path / "run", **settings)  # and it is made when the run goes on
     assert [line["step"] for line in made.metrics() if line["phase"] == "eval"] == [0, 1]
 
@@ -381,7 +381,7 @@ def test_when_every_debate_is_dropped_the_run_stops_with_the_reason(tmp_path):
             return Nothing()
 
     with pytest.raises(EngineError, match="3 of 3 debates of a batch were dropped; the first because: the cable is out"):
-        run(tmp_path / "run", load=lambda config, _: Dead(config, ""), eval_questions=0, eval_debates=0)
+        run(tmp_path / "run", load=lambda setup: Dead(setup, ""), eval_questions=0, eval_debates=0)
     assert adapter(run(tmp_path / "run", eval_questions=0, eval_debates=0, steps=3))
 
 

@@ -13,12 +13,13 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from peergrad import UserError, score
-from peergrad.config import changed, preset, with_protocol
+from peergrad.config import preset, with_protocol
 from peergrad.debate.transcript import read_file
 from peergrad.reward.rewards import nobody_knows
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.plan import plan_run
 from peergrad.runs.training import train_run
+from peergrad.settings import changed
 from tests.helpers import short
 from tests.openai.server import Response, Server, completion
 from tests.runs.test_run import PARROT, adapter, run, settings

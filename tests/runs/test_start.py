@@ -165,3 +165,28 @@ def test_the_hash_is_of_the_weights_file(source, tmp_path):
     made = train(source.path, tmp_path / "new", "--steps", "1")
     file = source.folder(Progress(3)) / "adapter_model.safetensors"
     assert made.facts["adapter_sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def test_a_dry_run_refuses_what_the_run_would(source, tmp_path, capsys):
+    def sentence(out, *more):
+        return refused(capsys, "train", "--dry-run", "--model", PARROT, "--out", out, *SMALL, *more)
+
+    (tmp_path / "file").write_text("")
+    assert "file/run can't be written" in sentence(tmp_path / "file" / "run")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("")
+    assert "holds something else (thesis.txt)" in sentence(tmp_path / "mine")
+    assert "the run in" in (conflict := sentence(source.path, "--lr", "0.5"))
+    assert "give the same, or another out" in conflict
+    (tmp_path / "empty.jsonl").write_text("")
+    assert "has nothing to learn from" in sentence(
+        tmp_path / "new", "--warm-from", tmp_path / "empty.jsonl", "--warm-epochs", 1
+    )
+    assert "has no checkpoint of step 9" in sentence(tmp_path / "new", "--model", f"{source.path}@9")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_run_whose_debates_teach_nothing_ends_with_an_error(tmp_path, capsys):
+    nothing = ["--no-format-penalty", "--max-tokens", "2", "--steps", "1"]  # nobody gets as far as a vote
+    assert peergrad("train", "--model", PARROT, "--out", tmp_path / "run", *SMALL, *nothing) == 1
+    assert "nothing was learned: no step made an update" in " ".join(capsys.readouterr().err.split())

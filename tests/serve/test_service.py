@@ -330,6 +330,83 @@ def test_samplers_of_a_checkpoint_that_is_removed(tmp_path):
     asyncio.run(go())
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("learning_rate", 1e300), ("learning_rate", 1e30), ("eps", 0), ("eps", 1e-40), ("beta2", 1), ("weight_decay", 1e30)],
+)
+def test_an_update_that_would_spoil_the_weights_is_refused(tmp_path, name, value):
+    async def go():
+        async with served(tmp_path) as begin:
+            client = await begin()
+            model = await client.model()
+            await client.asked("forward_backward", forward_backward(model, 1))
+            spoiling = optim_step(model, 2) | {"adam_params": {"learning_rate": 0.01} | {name: value}}
+            refused = (await client.result(await client.asked("optim_step", spoiling))).json()
+            assert refused["category"] == "user"
+            assert f"adam_params.{name}" in refused["error"]
+            before = await client.weights(model, 3)
+            await client.asked("forward_backward", forward_backward(model, 4, weight=3e38))
+            stepped = (await client.result(await client.asked("optim_step", optim_step(model, 5)))).json()
+            assert stepped["metrics"]["skipped"] == 1.0
+            await client.asked("forward_backward", forward_backward(model, 6, weight=1e25))
+            await client.asked("optim_step", optim_step(model, 7))
+            after = await client.weights(model, 8)
+            assert all(not weight.any() for name, weight in before.items() if "lora_B" in name)
+            assert all(weight.isfinite().all() for weight in after.values())
+
+    asyncio.run(go())
+
+
+def test_a_number_of_200_digits_is_no_name(tmp_path):
+    async def go():
+        async with served(tmp_path) as begin:
+            client = await begin()
+            body = {"session_id": client.id, "model_seq_id": 10**200, "base_model": MODEL, "lora_config": {"rank": 2}}
+            sampler = {"session_id": client.id, "sampling_session_seq_id": 10**200, "base_model": MODEL}
+            for path, refused in (("create_model", body), ("create_sampling_session", sampler)):
+                answer = await client.post(path, refused)
+                assert answer.status_code == 422
+                assert "seq_id: 1000" in answer.json()["detail"]
+
+    asyncio.run(go())
+
+
+def test_one_client_does_not_take_all_sessions(tmp_path, monkeypatch):
+    monkeypatch.setattr(sessions, "_MAX_SESSIONS", 5)
+
+    async def go():
+        async with served(tmp_path) as begin:
+            taken = [await begin() for _ in range(5)]
+            model = await taken[0].model()
+            for client in taken[1:4]:
+                await client.base()
+            honest = await begin()  # of the same address: it gets the place of the one that holds nothing
+            assert (await taken[4].post("session_heartbeat", {"session_id": taken[4].id})).status_code == 410
+            await honest.base()
+            assert (await honest.http.post("create_session", json={})).status_code == 429
+            elsewhere = httpx.AsyncClient(
+                transport=httpx.ASGITransport(honest.http._transport.app, client=("10.0.0.9", 1)),
+                base_url=honest.http.base_url,
+                headers={"X-API-Key": "tml-x"},
+            )
+            made = await elsewhere.post("create_session", json={})
+            assert made.status_code == 200
+            assert (await taken[0].post("get_info", {"model_id": model})).status_code == 200  # who trains stays
+
+    asyncio.run(go())
+
+
+def test_the_key_has_the_form_that_clients_take(tmp_path):
+    async def go():
+        async with served(tmp_path) as begin:
+            http = (await begin()).http
+            for key, status in (("tml-any", 200), ("eyJany", 200), ("any", 401), ("", 401)):
+                answer = await http.post("create_session", json={}, headers={"X-API-Key": key})
+                assert answer.status_code == status
+
+    asyncio.run(go())
+
+
 def test_an_update_that_is_refused_uses_its_gradient_up(tmp_path):
     async def go():
         async with served(tmp_path) as begin:

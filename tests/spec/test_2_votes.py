@@ -6,7 +6,7 @@ import pytest
 
 from peergrad.debate.contract import read_votes
 from peergrad.reward.rewards import RewardRules, score
-from peergrad.reward.tally import tally
+from peergrad.reward.tally import cast_votes, tally
 from tests.helpers import parallel, sequential
 
 NONE = ("N/A", "N/A", "N/A")
@@ -117,6 +117,18 @@ def test_2_7_votes_about_the_unseen():  # SPEC 2.7
     turns = [{"agent": i % 3, "text": t.text, "since": 3 * (i // 3)} for i, t in enumerate(late().turns)]
     assert cast(late()) == [(0, 1, ">", 2)]
     assert cast(late(turns=turns, **windowed)) == []
+
+
+def test_2_7_every_vote_says_why_it_does_not_count():  # SPEC 2.4 to 2.7
+    ballot = ["Agent 1 > Agent 2", "Agent 2 > Agent 3", "Agent 3 > Agent 2", "Agent 1 > Agent 2", "Agent 0 > Agent 1"]
+    ballot += ["Agent 1 = Agent 1", "Agent 1 > Agent 9"]
+    debate = parallel(4, ["N/A"] * 4, ["\n".join(ballot), "N/A", "N/A", "N/A"])
+    whys = [why for _, why in cast_votes(debate, 4)]
+    assert whys == [None, "contradictory", "contradictory", "repeated", "self_vote", "same_agent", "unknown_agent"]
+    assert [vote for vote, why in cast_votes(debate, 4) if why is None] == list(tally(debate).votes)
+    early = parallel(3, ("Agent 1 > Agent 2", "N/A", "N/A"))
+    assert [why for _, why in cast_votes(early, 0)] == ["unseen"]
+    assert [why for _, why in cast_votes(early, 0, ballots="literal")] == [None]
 
 
 def soft(*votes):

@@ -88,6 +88,7 @@ def test_8_3_answers():  # SPEC 8.3
     metrics = answer_metrics(grades, "train_gsm8k")
     assert metrics == pytest.approx(
         {
+            "train_gsm8k/answers": 12,
             "train_gsm8k/format": 9 / 12,
             "train_gsm8k/correct": 4 / 12,
             "train_gsm8k/pass@3": 3 / 4,
@@ -101,6 +102,7 @@ def test_8_3_answers():  # SPEC 8.3
     assert final_grades(debate, turn_grades([debate], exact)[0]) == [UNANSWERED, Grade(True, "42"), UNANSWERED]
     late = Grade(False, None, timed_out=True)  # nobody knows, so it is neither right nor wrong
     assert answer_metrics([[right, late], [late, late]], "x") == {
+        "x/answers": 1,
         "x/timed_out": 3,
         "x/format": 1,
         "x/correct": 1,

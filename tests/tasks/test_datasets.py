@@ -104,7 +104,10 @@ def test_what_is_evaluated_on(tmp_path):
     task, held_out = open_task(TaskConfig(task=train), held_out=64, eval_name=test)
     assert (len(task), len(held_out)) == (6, 4)
     for more, says in (
-        ({"held_out": 1, "at_least": 6}, "leave none to evaluate on beside the 6 to train on; give 0, an eval_task, or"),
+        (
+            {"held_out": 1, "at_least": 6},
+            "beside the 6 to train on; give --batch 3 or less, --eval-task, or",
+        ),
         ({"eval_name": test}, "eval_questions: 0 leaves nothing of eval_task to evaluate on"),
         (
             {"held_out": 1, "eval_name": "gsm9k:x.jsonl"},
@@ -133,5 +136,5 @@ def test_mathematics_needs_math_verify_and_the_rest_does_not(tmp_path, monkeypat
     with pytest.raises(UserError) as caught:
         open_task(TaskConfig(task=str(tmp_path / "y.jsonl")))
     assert str(caught.value).endswith(
-        "answers such as \"x^2\" can only be compared as mathematics; pip install 'peergrad[math]'"
+        "answers such as \"x^2\" can only be compared as mathematics; pip install 'math-verify>=0.8'"
     )

@@ -73,5 +73,5 @@ def test_without_the_library_there_is_a_sentence(tmp_path):
     assert done.returncode == 2
     assert done.stderr == (
         "peergrad: task: to get gsm8k from the hub needs the library datasets; "
-        "pip install 'peergrad[datasets]', or give its file: gsm8k:PATH\n"
+        "pip install 'datasets>=4', or give its file: gsm8k:PATH\n"
     )

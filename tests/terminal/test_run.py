@@ -1,15 +1,19 @@
 """What a person sees while a run goes: plain lines without a terminal, nothing a model said can move the cursor."""
 
 import io
+from pathlib import Path
 
 from rich.console import Console
 
+from peergrad.debate.transcript import read_file
+from peergrad.debate.types import Reply, Tokens
 from peergrad.measure.alarms import Alarm
 from peergrad.runs.folder import Progress
-from peergrad.terminal.progress import RunView, before_and_after
+from peergrad.terminal.training import RunView, before_and_after
 
+GOLDEN = Path(__file__).parent.parent / "golden"
 LINE = {"replies/readable": 0.5, "votes/per_due_turn": 0.25, "debates/without_signal": 0.0, "debates/dropped": 1.0}
-LINE |= {"tokens/sampled_per_s": 80.0}
+LINE |= {"tokens/sampled_per_s": 80.0, "votes/due_turns_with_vote": 0.25}
 
 
 def shown(terminal, act):
@@ -40,14 +44,31 @@ def test_plain_lines():
 
 
 def test_a_terminal_shows_the_running_step():
+    debate = next(read_file(GOLDEN / "worked.jsonl"))
+    reply = Reply("hm", tokens=Tokens.of([1], [1, 2, 3], [0.0, 0.0, 0.0], [0, 1, 2]))
+
     def act(screen):
         screen.line("train", Progress(2), LINE)
         screen.begin("sampling", 4, Progress(3))
+        screen._live.refresh()
+        for _ in range(6):
+            screen.replied(None, reply)
+        screen.debate(debate)
 
     text = shown(True, act)
-    assert "step 3/10" in text
-    assert "0 of 4 debates" in text
-    assert "readable" in text
+    assert "step 2/10: readable 50%" in text, "a line that stays"
+    assert "step 3/10  waiting for replies for 0 s" in text
+    assert text.index("0 of 4 debates, 0 replies, 0 tokens") < text.index("1 of 4 debates, 6 replies, 18 tokens")
+    assert "left" in text
+    assert "readable ▅" in text
+    last = text[text.index("last debate:") :]
+    assert debate.question.text in last
+    assert "Agent 0: " in last
+
+
+def test_time_left_is_always_on_the_screen():
+    assert "time left: known after the first step" in shown(True, lambda screen: screen.begin("sampling", 4, Progress(1)))
+    assert "loading the model for 0 s" in shown(True, lambda _: None)
 
 
 def test_what_a_model_or_a_file_said_is_harmless():
@@ -65,11 +86,17 @@ def test_what_a_model_or_a_file_said_is_harmless():
 
 def test_before_and_after():
     stream = io.StringIO()
-    steps = [{"phase": "train", "step": s, "warm": 0, "replies/readable": s / 10, "mine": 1.5} for s in range(10)]
-    evals = [{"phase": "eval", "step": s, "warm": 0, "eval/direct/sums/correct": s / 2} for s in (0, 1)]
-    before_and_after(Console(file=stream, width=120), [*steps, *evals])
+    counts = [{"replies/readable": s / 10, "replies/read": 7 - s // 5 * 2, "mine": 1.5} for s in range(10)]
+    steps = [{"phase": "train", "step": s, "warm": 0} | count for s, count in enumerate(counts)]
+    alone = {"eval/direct/sums/answers": 16}
+    evals = [{"phase": "eval", "step": s, "warm": 0, "eval/direct/sums/correct": 0.5 - s / 2} | alone for s in (0, 1)]
+    before_and_after(Console(file=stream, width=160), [*steps, *evals])
     rows = [line.split() for line in stream.getvalue().splitlines()]
     assert ["mine", "1.5", "1.5"] in rows
-    assert next(row for row in rows if "Readable" in row)[-2:] == ["5%", "85%"]
-    assert next(row for row in rows if "alone," in row)[-2:] == ["0%", "50%"]
+    assert next(row for row in rows if "Readable" in row)[-4:] == ["5%", "14", "85%", "10"]
+    assert next(row for row in rows if row[:1] == ["Right"])[-4:] == ["50%", "16", "0%", "16"]
+    assert stream.getvalue().splitlines()[0] == (
+        "Better: readable replies. Worse: right answers alone, held out. "
+        "Where there are fewer than 30 cases, chance may be all of it."
+    )
     before_and_after(Console(file=stream), [])

@@ -14,11 +14,12 @@ import torch
 from safetensors.torch import load_file
 from starlette.responses import JSONResponse
 
-from peergrad.config import changed, preset
+from peergrad.config import preset
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.transcript import read_file
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.training import train_run
+from peergrad.settings import changed
 from tests.runs.killing import PARROT, steps_logged
 from tests.tinker.proxy import Proxy, unavailable
 

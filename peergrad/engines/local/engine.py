@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor
 
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.fields import read_json
 from peergrad.debate.types import Ask, Floats, Tokens
 from peergrad.engines.base import first_line
 from peergrad.engines.local.memory import SizeSettings, catch_out_of_memory, choose_sizes, is_out_of_memory
@@ -172,8 +172,9 @@ class Local:
         return self._with_memory(lambda: gradient(self.decoder, self._lora, data, loss, tokens, bounds))
 
     async def logprobs(self, data: Sequence[Datum], *, base: bool = False) -> list[Floats]:
-        lora, tokens = None if base else self._lora, self.sizes.train_tokens
-        compute = partial(token_logprobs, self.decoder, lora, data, tokens)
+        def compute() -> list[Floats]:
+            return token_logprobs(self.decoder, None if base else self._lora.snapshot(), data, self.sizes.train_tokens)
+
         return await self._run_in_order(lambda: self._with_memory(compute))
 
     def _with_memory(self, compute: Callable[[], A]) -> A:
@@ -261,7 +262,9 @@ class Local:
             if missing := [name for name in names if not (path / name).exists()]:
                 raise UserError(f"{path}: is no checkpoint of the local engine ({', '.join(missing)} missing)")
             moments = load_file(str(path / "optimizer.safetensors"))
-            seed = json.loads((path / "engine.json").read_text())["seed"]
+            seed = read_json(path / "engine.json").get("seed")
+            if not isinstance(seed, int):
+                raise UserError(f"{path / 'engine.json'}: is damaged; restore it")
         with self._training:
             self._lora.load(path)  # the last step that can fail, so a policy is loaded completely or not changed
             self._adam.state.clear()

@@ -20,11 +20,10 @@ from peergrad.debate.errors import EngineError, Halted, UserError
 from peergrad.debate.quote import only_text
 from peergrad.debate.sampler import Answer, Likely, all_of
 from peergrad.debate.types import Ask, Reply
-from peergrad.engines.base import ApiConfig, EngineConfig, OnText, no_logprobs
+from peergrad.engines.base import ApiConfig, EngineConfig, Meter, OnText, no_logprobs
 from peergrad.engines.openai import requests
 from peergrad.engines.openai.completions import Completion, ListenerError, ReplyStream, cut, open_section
 from peergrad.engines.openai.requests import ErrorResponse, RejectedRequest, RetryableError, error_for
-from peergrad.engines.shared.meter import Meter
 from peergrad.engines.shared.servers import Secrets, host, service_address, service_key
 
 T = TypeVar("T")

@@ -185,10 +185,7 @@ def _begin(work: Callable[[], T]) -> concurrent.futures.Future[T]:
 
 def _within(seconds: float, work: Callable[[], T]) -> T:
     """The result of a call that blocks, or ``TimeoutError``; its thread is then left behind."""
-    future = _begin(work)
-    if not concurrent.futures.wait([future], seconds).done:
-        raise TimeoutError(f"no answer within {seconds:g} s")
-    return future.result()
+    return _begin(work).result(seconds)
 
 
 class _LastWarning(logging.Handler):

@@ -20,6 +20,7 @@ import numpy as np
 import tinker
 
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.fields import read_json
 from peergrad.debate.quote import visible
 from peergrad.debate.sampler import Answer, Likely, all_of
 from peergrad.debate.types import Ask, Floats, Reply, Tokens
@@ -30,7 +31,7 @@ from peergrad.engines.tinker.connection import Connection, NotFound
 from peergrad.learn import losses
 from peergrad.learn.data import Datum
 from peergrad.learn.losses import RATIO_BOUNDS, LossName
-from peergrad.learn.trainer import NOT_FINITE, Fault, StepStats
+from peergrad.learn.trainer import NOT_FINITE, Fault, StepStats, optim_metrics
 
 CHECKPOINT = "tinker.json"  # the file in a checkpoint that says where the service keeps it
 _CONTEXT = 32768  # where neither a service nor the model says
@@ -280,8 +281,8 @@ def _write(folder: Path, note: dict[str, str]) -> None:
 
 def _state(folder: Path) -> str:
     try:
-        path = json.loads((folder / CHECKPOINT).read_bytes())["path"]
-    except (OSError, ValueError, KeyError, TypeError):
+        path = read_json(folder / CHECKPOINT).get("path")
+    except UserError:
         path = None
     if not isinstance(path, str) or not path.startswith("tinker://"):
         raise UserError(f"{folder}: is no checkpoint of the Tinker engine ({CHECKPOINT} is missing or damaged)")
@@ -328,4 +329,4 @@ def _stats(
     norm = norms[0] if norms else math.nan
     about = "the loss is not finite" if not math.isfinite(value) else NOT_FINITE
     faults = (Fault(f"the service skipped it: {about}", tuple(data)),) if skipped else ()
-    return StepStats(value, norm, skipped=skipped, metrics=losses.optim_metrics(new, old, mask), faults=faults)
+    return StepStats(value, norm, skipped=skipped, metrics=optim_metrics(new, old, mask), faults=faults)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.settings import install_hint
 
 CONVERTER = 1  # part of the cache's key: raise it when the same file would convert to something else
 
@@ -92,7 +93,7 @@ def convert(source: Path, out: Path, name: str) -> None:
         from gguf import GGUFReader
         from transformers import AutoTokenizer
     except ImportError as error:
-        raise UserError(f"{name}: GGUF needs the local engine ({error}); pip install 'peergrad[local]'") from None
+        raise UserError(f"{name}: GGUF needs the local engine ({error}); {install_hint('local')}") from None
     try:
         header = _read(GGUFReader(source))
         exact = source.stat().st_size < EXACT_BELOW

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.settings import install_hint
 from peergrad.engines.base import first_line
 from peergrad.engines.local.fetch.gguf import CONVERTER, convert
 
@@ -90,6 +91,33 @@ def resolve(name: str, *, say: Say = lambda _: None) -> Path:
     if _HUB_ID.fullmatch(name) and path.suffix != ".gguf":
         return _hub(name, say)
     raise UserError(f"model: {name!r} {_suggestion(name, path)}")
+
+
+def local_folder(name: str) -> Path | None:
+    """The folder of a model if it is on this machine, nothing fetched or converted; None if it must be. What can be no
+    model is refused.
+    """
+    if model := MODELS.get(name):
+        folders = [held.path for held in cached() if held.name == model.alias and held.problem is None]
+        return folders[0] if folders else None
+    path = Path(name)
+    if name and path.is_dir():
+        return _check_folder(path.absolute(), name)
+    if path.is_file():
+        return None
+    if not _HUB_ID.fullmatch(name) or path.suffix == ".gguf":
+        raise UserError(f"model: {name!r} {_suggestion(name, path)}")
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError:
+        return None
+    found = try_to_load_from_cache(name, "config.json")
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def tokenizer_of(name: str) -> str:
+    """The folder or hub id by which transformers finds the tokenizer of a model."""
+    return str(resolve(name)) if name in MODELS or name.endswith(".gguf") else name
 
 
 def must_be_fetched(name: str) -> bool:
@@ -168,7 +196,7 @@ def _hub(name: str, say: Say) -> Path:
         from huggingface_hub.constants import HF_HUB_OFFLINE
         from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
     except ImportError:
-        raise UserError(f"model: {name!r} needs the local engine; pip install 'peergrad[local]'") from None
+        raise UserError(f"model: {name!r} needs the local engine; {install_hint('local')}") from None
     say(f"Looking for {name} on the hub, and downloading what is not here yet.")
     try:
         folder = snapshot_download(name, allow_patterns=list(_HUB_FILES), ignore_patterns=list(_HUB_NOT))
@@ -230,7 +258,7 @@ def _converted(sha256: str, name: str, source: Callable[[Path], Path], say: Say)
         return folder
     if missing := [module for module in ("torch", "gguf", "transformers") if find_spec(module) is None]:
         raise UserError(
-            f"model: {name} must be converted once, which needs {', '.join(missing)} (pip install 'peergrad[local]'); "
+            f"model: {name} must be converted once, which needs {', '.join(missing)} ({install_hint('local')}); "
             "of a hub id or a folder a service's client reads the tokenizer alone"
         )
     with _writing(cache()), _lock(folder.name, say):

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from peergrad.debate.errors import UserError
-from peergrad.debate.fields import nearest
+from peergrad.debate.fields import nearest, read_json
 from peergrad.engines.local.model.decoder import Adapter, Decoder, Forward, Groups, Layer, Matrix
 
 
@@ -146,7 +146,7 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     from safetensors.torch import load_file
 
     try:
-        config = json.loads((folder / "adapter_config.json").read_text())
+        config = read_json(folder / "adapter_config.json")
         loaded = load_file(str(folder / "adapter_model.safetensors"))
         config |= {"r": int(config["r"]), "lora_alpha": float(config["lora_alpha"])}
     except (OSError, ValueError, KeyError, TypeError, OverflowError, SafetensorError) as error:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from peergrad.debate.errors import EngineError
 from peergrad.debate.types import Floats, Ids
 from peergrad.engines.local.memory import Sizes, catch_out_of_memory
 from peergrad.engines.local.model.decoder import Adapter, Decoder, Forward
@@ -37,28 +38,33 @@ class Job:
     uniforms_T: Floats
     end_tokens: frozenset[int]
     stopped: Callable[[list[int]], bool]
+    on_done: Callable[[Job], object] = lambda _: None
+    """Called on the sampling thread when the reply is complete, or failed, or the running batch has no room for it."""
+    cancelled: Callable[[], bool] = lambda: False
     ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
-    on_done: Callable[[Job], None] = lambda _: None
-    """Called on the sampling thread when the reply is complete, or failed."""
-    cancelled: Callable[[], bool] = lambda: False
     entry: CacheEntry = field(init=False)
     """What is computed of it; set when it gets a row."""
     done: bool = False
-    failed: str | None = None
-    """Why it can't be sampled even alone."""
+    error: EngineError | None = None
+    """Why it can't be sampled."""
 
     @property
     def row(self) -> int:
         assert self.entry.row is not None
         return self.entry.row
 
+    @property
+    def ended(self) -> bool:
+        """Whether the reply has its end token or stop text; else the limit cut it off."""
+        return self.ids[-1] in self.end_tokens or self.stopped(self.ids)
+
     def append(self, id: int, logprob: float) -> None:
         """Add a token, unless the reply is complete."""
         if not self.done:
             self.ids.append(id)
             self.logprobs.append(logprob)
-            self.done = id in self.end_tokens or len(self.ids) >= self.limit or self.stopped(self.ids)
+            self.done = len(self.ids) >= self.limit or self.ended
 
     def reset(self) -> Job:
         """Discard all tokens."""
@@ -66,8 +72,8 @@ class Job:
         return self
 
 
-# Returns the jobs that arrived since the last call, given a function that says whether there is room for a job.
-Poll = Callable[[Callable[[Job], bool]], list[Job]]
+# Returns the jobs that arrived since the last call.
+Poll = Callable[[], list[Job]]
 
 
 @dataclass(eq=False, slots=True)
@@ -131,7 +137,9 @@ class Scheduler:
             self._merged_adapter = None
             if not self.memory.shrink():  # the job in the only row does not fit, or the one that would have got it
                 job = (active or waiting).pop(0)
-                job.failed = oom.message
+                tokens = len(job.prompt_T) + job.limit
+                why = f"out of memory while sampling {tokens} tokens by themselves; give fewer ({oom.message})"
+                job.error = EngineError(why)
                 job.on_done(job)
                 self.memory.restore()
 
@@ -155,7 +163,11 @@ class Scheduler:
             while (waiting or active) and not cancelled.is_set():
                 if poll is not None:
                     present = [*active, *waiting]
-                    waiting += poll(lambda job, present=present: self.memory.has_room(state, job, present))
+                    for job in poll():
+                        if self.memory.has_room(state, job, present):
+                            waiting.append(job)
+                        else:
+                            job.on_done(job)
                 waiting[:] = [job for job in waiting if not job.cancelled()]
                 if not active:
                     self._clear_nan(state)

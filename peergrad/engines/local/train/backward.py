@@ -10,7 +10,7 @@ those that were not are retried: each sequence by itself, with PyTorch's own att
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from peergrad.engines.local.memory import catch_out_of_memory, to_device
 from peergrad.engines.local.model import ops
-from peergrad.engines.local.model.decoder import Forward
+from peergrad.engines.local.model.decoder import Adapter, Forward
 from peergrad.engines.local.model.lora import Lora
 from peergrad.engines.local.train.packing import Node, Unpad, micro_batches, packed_attention, prefix_trees
 from peergrad.learn.data import Datum
@@ -50,7 +50,7 @@ def gradient(
 
     ``bounds`` replace the loss's default bounds of ratios.
     """
-    batch = _Batch(decoder, lora, data, loss, bounds)
+    batch = _Batch(decoder, lora.trainable(), data, loss, bounds, lora.name_of)
     bad = batch.add(micro_batches(prefix_trees(data), tokens))
     apart = [[Node(leaf.sequence, 0, leaf.end)] for part in bad for tree in part for leaf in tree.leaves]
     still_bad = batch.add(apart, retry=True) if bad else []
@@ -65,9 +65,9 @@ def gradient(
 
 
 @torch.no_grad()
-def token_logprobs(decoder: Forward, lora: Lora | None, data: Sequence[Datum], tokens: int) -> list[np.ndarray]:
-    """The log-probabilities of each datum's sampled tokens, else 0; without ``lora`` those of the base model."""
-    batch = _Batch(decoder, lora, data, None, None)
+def token_logprobs(decoder: Forward, adapter: Adapter | None, data: Sequence[Datum], tokens: int) -> list[np.ndarray]:
+    """The log-probabilities of each datum's sampled tokens, else 0; without ``adapter`` those of the base model."""
+    batch = _Batch(decoder, adapter, data)
     bad = batch.add(micro_batches(prefix_trees(data), tokens))
     batch.add([[Node(leaf.sequence, 0, leaf.end)] for part in bad for tree in part for leaf in tree.leaves], retry=True)
     return batch.logprobs()
@@ -77,12 +77,19 @@ class _Batch:
     """The sums over the micro-batches so far. Without a loss there is no gradient: only log-probabilities."""
 
     def __init__(
-        self, decoder: Forward, lora: Lora | None, data: Sequence[Datum], loss: LossName | None, bounds: Bounds | None
+        self,
+        decoder: Forward,
+        adapter: Adapter | None,
+        data: Sequence[Datum],
+        loss: LossName | None = None,
+        bounds: Bounds | None = None,
+        name_of: Callable[[int], str] = str,
     ) -> None:
-        self._decoder, self._lora, self._data, self._bounds = decoder, lora, data, bounds
+        """``name_of`` gives the name of a matrix of the adapter by its number."""
+        self._decoder, self._adapter, self._data, self._bounds = decoder, adapter, data, bounds
         self._loss: LossName | None = loss
-        self._adapter = lora and (lora.trainable() if loss else lora.snapshot())
-        matrices = [matrix for layer in self._adapter or () for pair in layer.values() for matrix in pair]
+        self._name_of = name_of
+        matrices = [matrix for layer in adapter or () for pair in layer.values() for matrix in pair]
         self._weights = matrices if loss else []
         self.sums = [torch.zeros_like(weight, dtype=torch.float32) for weight in self._weights]
         self.loss, self.error = 0.0, ""
@@ -122,7 +129,7 @@ class _Batch:
         if not finite[0]:
             return "the loss is not finite"
         bad = np.flatnonzero(~finite[1:])
-        return f"the gradient is not finite, first in {self._lora.name_of(int(bad[-1]))}" if self._lora and len(bad) else ""
+        return f"the gradient is not finite, first in {self._name_of(int(bad[-1]))}" if len(bad) else ""
 
     def logprobs(self) -> list[np.ndarray]:
         """The policy's log-probabilities of each datum's sampled tokens; of those that were retried, the retry's."""

@@ -1,0 +1,374 @@
+"""The viewer's back end over real HTTP: every route against real folders, filters, search, and what is new while it runs."""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from peergrad.config import TrainConfig, from_folder
+from peergrad.debate.transcript import load, read_file
+from peergrad.learn.data import advantages, credit
+from peergrad.reward.rewards import score
+from peergrad.runs.folder import Progress, Run
+from peergrad.tasks.base import truth_of
+from peergrad.tasks.open import gradable, regrade
+from peergrad.web.index import Index
+from peergrad.web.lines import load_light
+from peergrad.web.scoring import FLAGS
+from peergrad.web.sources import Source, find
+from tests.web.conftest import serving, until
+
+_COUNTS = ("self_votes", "malformed", "repeated", "contradictory", "missing", "parse_errors")
+
+
+def all_rows(server, id, **query):
+    rows, offset = [], 0
+    while page := server.get(f"debates/{id}", offset=offset, limit=50, **query)["rows"]:
+        rows += page
+        offset += len(page)
+    return rows
+
+
+def test_the_list_says_what_there_is(server):
+    sources = {source["name"].rpartition("view0/")[2]: source for source in server.get("sources")["sources"]}
+    assert sorted((name, one["kind"]) for name, one in sources.items()) == [
+        ("debates/said.jsonl", "file"),
+        ("evals/after", "eval"),
+        ("evals/before", "eval"),
+        ("runs/parrot", "run"),
+    ]
+    run = sources["runs/parrot"]
+    assert (run["step"], run["steps"], run["status"], run["protocol"], run["agents"]) == (3, 3, "finished", "parallel", 3)
+    assert (run["task"], run["debates"], run["updates"]["skipped"]) == ("arithmetic", 11, 0)
+    assert [point[0] for point in run["curves"][0]["points"]] == [1, 2, 3]
+    after = sources["evals/after"]
+    assert (after["status"], after["step"]) == ("finished", 8)
+    assert "debate/winner" in {row["name"] for row in after["headline"]}
+
+
+def test_a_run_has_its_settings_metrics_cost_and_checkpoints(server, made):
+    id = server.id("parrot")
+    page, metrics = server.get(f"source/{id}"), server.get(f"metrics/{id}")
+    assert page["preset"] == "demo"
+    differs = {one["name"]: (one["value"], one["preset"]) for one in page["settings"] if one["differs"]}
+    assert differs["steps"] == (3, 10)
+    assert "wording" not in differs
+    assert [part["name"] for part in page["parts"]] == [
+        "eval_000000", "step_000001", "step_000002", "step_000003", "eval_000003",
+    ]  # fmt: skip
+    assert page["checkpoints"][0]["name"] == "step_000000"
+    assert all(one["bytes"] for one in page["checkpoints"])
+    logged = [line for line in Run(made / "runs" / "parrot").metrics() if line["phase"] == "train"]
+    assert metrics["phases"]["train"]["at"] == [1, 2, 3]
+    for name, column in metrics["phases"]["train"]["values"].items():
+        assert column == pytest.approx([line.get(name) for line in logged]), name
+    drawn = {line["name"] for chart in page["charts"] for line in chart["lines"]}
+    assert drawn >= {"replies/readable", "reward/format/mean", "warm/loss"}
+    used = {row["name"]: row for row in page["used"]}
+    assert used["Self-play"]["sampled"] == sum(line["tokens/sampled"] for line in logged)
+    assert (page["rules"]["whose"], page["rules"]["center"]) == ("run", "batch")
+
+
+def test_the_rows_are_those_of_the_debates(server, made):
+    rows = all_rows(server, server.id("said.jsonl"))
+    debates = list(read_file(made / "debates" / "said.jsonl"))
+    assert [row["id"] for row in rows] == [debate.id for debate in debates]
+    for row, debate in zip(rows, debates, strict=True):
+        scored = score(debate)
+        counts = scored.tally.counts
+        assert (row["votes"], row["malformed"], row["unreadable"]) == (
+            len(scored.tally.votes),
+            counts.malformed,
+            counts.parse_errors,
+        )
+        assert row["sampled_tokens"] == sum(len(turn.tokens.ids_T) for turn in debate.turns)
+        assert row["prompt_tokens"] == sum(len(turn.tokens.prompt_T) for turn in debate.turns)
+        for round_, answers in enumerate(row["right"]):
+            for agent, right in enumerate(answers):
+                turn = next(turn for turn in debate.turns if (turn.round, turn.agent) == (round_, agent))
+                assert right == ("boxed{4}" in (turn.solution or "")), (row["id"], round_, agent)
+
+
+def command(*args):
+    result = subprocess.run([sys.executable, "-m", "peergrad", *map(str, args)], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_votes_and_credit_are_those_of_peergrad_score(server, made):
+    path, id = made / "debates" / "said.jsonl", server.id("said.jsonl")
+    debates = list(read_file(path))
+    for index, said in enumerate(command("score", path, "--json")["debates"]):
+        page = server.get(f"debate/{id}/debates/{index}")
+        valid = [vote for vote in page["votes"] if vote["counts"]]
+        assert [vote["index"] for vote in valid] == list(range(len(said["votes"])))
+        for vote, theirs in zip(valid, said["votes"], strict=True):
+            assert {name: vote[name] for name in theirs} == theirs
+        assert {name: page["counts"][name] for name in _COUNTS} == said["counts"]
+        for stream, theirs in zip(page["streams"], said["streams"], strict=True):
+            assert {name: stream[name] for name in theirs} == theirs
+        scored = score(debates[index], truth=truth_of(regrade, gradable)(debates[index]))
+        check_credit(page, debates[index], scored, advantages([scored])[0])
+        for value, made_of in zip(page["streams"][0]["values"], page["streams"][0]["votes"], strict=True):
+            assert (value is None) == (not made_of)
+
+
+def check_credit(page, debate, scored, centred):
+    """The stretches add up to the credit of every token, and cover the reply."""
+    for about, turn, credit_T in zip(page["turns"], debate.turns, credit(debate, scored.streams, centred), strict=True):
+        shown = [total or 0.0 for _, _, tokens, total, _ in about["credit"] for _ in range(tokens)]
+        np.testing.assert_allclose(shown, credit_T, atol=1e-6)
+        units = about["text"].encode("utf-16-le")
+        pieces = [units[2 * start : 2 * end].decode("utf-16-le") for start, end, *_ in about["credit"]]
+        assert "".join(pieces) == turn.text
+        for section in about["sections"]:
+            start, end = section["inner"]
+            assert units[2 * start : 2 * end].decode("utf-16-le").strip() == turn.section(section["name"])
+        assert about["tokens"]["logprobs"] == pytest.approx(turn.tokens.logprobs_T.tolist(), abs=1e-4)
+        assert [message.text for message in turn.asked] == expanded(page, about)
+
+
+def expanded(page, turn):
+    """The whole prompt of a turn."""
+    first, *rest = turn["asked"]
+    if "continues" not in first:
+        return [message["text"] for message in turn["asked"]]
+    earlier = page["turns"][first["continues"]]
+    return [*expanded(page, earlier), earlier["text"], *(message["text"] for message in rest)]
+
+
+def test_zero_is_not_nothing(server):
+    """An advantage of 0 is shown as 0; words that no stream is about have none."""
+    id = server.id("said.jsonl")
+    stretches = [
+        one for row in range(10) for turn in server.get(f"debate/{id}/debates/{row}")["turns"] for one in turn["credit"]
+    ]
+    by_stream = [value for *_, values in stretches for value in values]
+    assert None in by_stream
+    assert 0.0 in [total for *_, total, _ in stretches] or 0.0 in by_stream
+    assert all((total is None) == all(value is None for value in values) for *_, total, values in stretches)
+
+
+def test_debates_of_a_run_are_scored_in_their_batch(server, own, made, tmp_path):
+    """With centring over the batch, as the run's settings say."""
+    run = Run(own / "runs" / "parrot")
+    (run.path / "debates" / "step_000003.jsonl").write_bytes((made / "debates" / "said.jsonl").read_bytes())
+    with serving([run.path], tmp_path / "cache") as other:
+        until(lambda: other.get("sources")["sources"][0]["indexed"] == 1)
+        until(lambda: not other.library.update())
+        id = other.id("parrot")
+        learn = from_folder(TrainConfig(), run.path).learn
+        debates = list(read_file(run.path / "debates" / "step_000003.jsonl"))
+        batch = learn.training_data(debates, truth_of(regrade, gradable), 2)
+        for index, (scored, centred) in enumerate(zip(batch.scored, batch.advantages, strict=True)):
+            page = other.get(f"debate/{id}/step_000003/{index}")
+            assert [stream["advantages"] for stream in page["streams"]] == [list(values) for values in centred]
+            if index < 9:
+                check_credit(page, debates[index], scored, centred)
+        assert page["rules"]["center"] == "batch"
+
+
+def test_every_vote_says_why_it_does_not_count(server):
+    id = server.id("said.jsonl")
+    votes = [vote for row in range(9) for vote in server.get(f"debate/{id}/debates/{row}")["votes"]]
+    assert {vote["why"] for vote in votes} == {None, "self_vote", "unknown_agent", "repeated"}
+    ballot = server.get(f"debate/{id}/debates/9")
+    voting = [turn for turn in ballot["turns"] if turn["candidates"]]
+    assert [letter for letter, _ in voting[0]["candidates"]] == ["A", "B", "C"]
+    letters = {(turn["turn"], letter): agents[0] for turn in voting for letter, agents in turn["candidates"]}
+    assert all(
+        (vote["a"], vote["b"]) == (letters[vote["turn"], "A"], letters[vote["turn"], "B"]) for vote in ballot["votes"]
+    )
+
+
+def test_grades_say_why(server):
+    reasons = {turn["grade"]["reason"] for turn in server.get(f"debate/{server.id('said.jsonl')}/debates/0")["turns"]}
+    assert "4 is the answer, 4" in reasons
+    assert any(reason.startswith(("no final answer", "5 is not the answer")) for reason in reasons)
+
+
+def test_filters_sorting_and_paging(server):
+    id = server.id("before")
+    rows, table = all_rows(server, id), server.get(f"debates/{id}")
+    assert len(rows) == table["total"] == table["matched"] > 100
+    for flag in FLAGS:
+        found = all_rows(server, id, flags=flag)
+        assert found == [row for row in rows if flag in row["flags"]]
+        assert table["flags"][flag] == len(found)
+    both = all_rows(server, id, flags="winner_wrong,right_to_wrong", part="debate")
+    assert both == [row for row in rows if {"winner_wrong", "right_to_wrong"} <= {*row["flags"]} and row["part"] == "debate"]
+    assert both
+    assert all(row["winner_right"] is False for row in both)
+    for sort in ("chars", "-chars", "-sampled_tokens", "votes"):
+        values = [row[sort.removeprefix("-")] for row in all_rows(server, id, sort=sort)]
+        assert values == sorted(values, reverse=sort.startswith("-"))
+    for query in ("flags=cute", "sort=luck", "limit=-1", "limit=1000", "offset=x", f"q={'x' * 201}"):
+        assert server.ask(f"/api/debates/{id}?{query}", {"Authorization": f"Bearer {'the-token-of-the-tests'}"})[0] == 400
+
+
+def test_search_finds_what_was_said(server):
+    id = server.id("said.jsonl")
+    for text, rows in (
+        ("zebra CROSSING: äpfel", 9),
+        ("GRÜSSE", 0),
+        ("grüße, 😀", 9),
+        ("number 3?", 1),
+        ("I will not say", 9),
+    ):
+        found = server.get(f"debates/{id}", q=text)
+        said = [row for row in found["rows"] if row["snippet"]]
+        assert found["matched"] == len(said)
+        if text != "I will not say":
+            assert found["matched"] == rows, text
+        for row in said:
+            assert row["snippet"]["hit"].lower() == text.lower()
+    snippet = server.get(f"debates/{id}", q="number 3?")["rows"][0]["snippet"]
+    assert (snippet["turn"], snippet["before"], snippet["after"]) == (None, "What is 2 + 2, ", "")
+
+
+def test_the_same_question_at_different_steps(server):
+    id = server.id("said.jsonl")
+    found = server.get(f"question/{id}", question="q0")
+    assert [row["id"] for row in found["rows"]] == ["d/q0", "b"]
+    assert found["question"] == "What is 2 + 2, number 0?"
+    assert server.get(f"question/{id}", question="../../q")["rows"] == []
+
+
+def test_two_evaluations_are_compared(server, made):
+    a, b = server.id("before"), server.id("after")
+    found = server.get(f"compare/{a}/{b}")
+    theirs = command("compare", made / "evals" / "before", made / "evals" / "after", "--json")
+    assert {row["name"]: row["difference"] for row in found["summary"]} == {
+        n: row["difference"] for n, row in theirs["rows"].items()
+    }
+    assert found["counts"]["shared"] == 8
+    order = ["worse", "better", "other", "same"]
+    changes = [order.index(question["change"]) for question in found["questions"]]
+    assert changes == sorted(changes)
+    for question in found["questions"]:
+        if question["change"] in ("worse", "better"):
+            assert (question["value_b"] > question["value_a"]) == (question["change"] == "better")
+    assert found["counts"]["better"] > 0
+    same = server.get(f"compare/{a}/{a}", part_a="debate", part_b="debate")
+    assert {question["change"] for question in same["questions"]} == {"same"}
+
+
+def test_new_lines_are_seen(own, made, tmp_path):
+    run, file = Run(own / "runs" / "parrot"), own / "debates" / "said.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:4]))
+    with serving([own], tmp_path / "cache") as server:
+        until(lambda: server.get(f"debates/{server.id('said.jsonl')}")["total"] == 4)
+        cursor = server.get("changes")["cursor"]
+        with file.open("ab") as growing:
+            growing.write(lines[4] + lines[5][:100])
+        until(lambda: server.id("said.jsonl") in server.get("changes", cursor=cursor)["sources"])
+        until(lambda: server.get(f"debates/{server.id('said.jsonl')}")["total"] == 5)  # the torn line waits for its end
+        with file.open("ab") as growing:
+            growing.write(lines[5][100:])
+        until(lambda: server.get(f"debates/{server.id('said.jsonl')}")["total"] == 6)
+        assert server.get(f"debate/{server.id('said.jsonl')}/debates/5")["row"]["id"] == "d/q5"
+        cursor = server.get("changes")["cursor"]
+        run.log(Progress(4), "train", {"optim/loss": 7.5, "alarms": []})
+        until(lambda: server.id("parrot") in server.get("changes", cursor=cursor)["sources"])
+        assert server.get(f"metrics/{server.id('parrot')}")["phases"]["train"]["values"]["optim/loss"][-1] == 7.5
+        assert not server.get("changes", cursor=server.get("changes")["cursor"])["list"]
+        file.write_bytes(lines[9] + lines[8])  # another file under the same name
+        until(lambda: [row["id"] for row in server.get(f"debates/{server.id('said.jsonl')}")["rows"]] == ["b", "d/q8"])
+        (own / "debates" / "more.jsonl").write_bytes(lines[0])
+        until(lambda: any(source["name"].endswith("more.jsonl") for source in server.get("sources")["sources"]))
+
+
+def test_a_run_that_is_under_way_is_seen_to_be(own, tmp_path):
+    run = Run(own / "runs" / "parrot")
+    with serving([run.path], tmp_path / "cache") as server, run.locked():
+        assert server.get("sources")["sources"][0]["status"] == "running"
+
+
+def test_alarms_name_the_debates_that_set_them_off(own, tmp_path):
+    run = Run(own / "runs" / "parrot")
+    run.forget_after(Progress())
+    (run.path / "debates" / "step_000006.jsonl").write_bytes((own / "debates" / "said.jsonl").read_bytes())
+    for step in range(1, 7):
+        readable = {"replies/readable": 0.9 if step < 2 else 0.1, "alarms": ["format collapse", "mine"] if step == 6 else []}
+        run.log(Progress(step), "train", readable | {"votes/due_turns_with_vote": "odd"})
+    with serving([run.path], tmp_path / "cache") as server:
+        id = server.id("parrot")
+        until(lambda: server.get(f"debates/{id}")["flags"]["alarm"])
+        collapse, mine = server.get(f"alarms/{id}/6")["alarms"]
+        assert server.get(f"source/{id}")["alarms"] == [
+            {"name": "format collapse", "first": 6, "last": 6},
+            {"name": "mine", "first": 6, "last": 6},
+        ]
+        assert (mine["name"], mine["seen"], mine["debates"]) == ("mine", None, [])
+        assert "readable replies fell" in collapse["seen"]
+        named = [row["index"] for row in server.get(f"debates/{id}", flags="alarm")["rows"]]
+        assert [debate["index"] for debate in collapse["debates"]] == named
+        for row in server.get(f"debates/{id}", flags="alarm")["rows"]:
+            assert row["unreadable"] or row["votes"] < 24
+
+
+def test_dropped_debates_are_in_the_table(own, tmp_path):
+    (own / "runs" / "parrot" / "debates" / "step_000002.dropped.json").write_text('{"step-2/q9": "the server gave up"}')
+    with serving([own / "runs"], tmp_path / "cache") as server:
+        id = server.id("parrot")
+        until(lambda: server.get(f"debates/{id}", flags="dropped")["rows"])
+        (row,) = server.get(f"debates/{id}", flags="dropped")["rows"]
+        assert (row["id"], row["dropped"], row["index"], row["part"]) == (
+            "step-2/q9",
+            "the server gave up",
+            None,
+            "step_000002",
+        )
+
+
+def test_an_index_is_kept_and_made_again_when_it_must(own, tmp_path):
+    (source,) = find([own / "debates" / "said.jsonl"])
+    assert Index(source, tmp_path).refresh()
+    assert not Index(source, tmp_path).refresh(), "all was read before"
+    (kept,) = tmp_path.glob("*.sqlite")
+    assert kept.stat().st_size > 10_000
+    kept.write_bytes(b"damaged" * 1000)
+    assert Index(source, tmp_path).refresh()
+    (run,) = [source for source in find([own / "runs"]) if source.kind == "run"]
+    assert Index(run, tmp_path).refresh()
+    config = run.path / "config.toml"
+    config.write_text(config.read_text().replace("lambda_form = 1.0", "lambda_form = 0.0"))
+    assert Index(run, tmp_path).refresh(), "other rules, other rows"
+    assert not any(path.name.endswith(".sqlite") for path in own.rglob("*"))
+
+
+def test_a_light_debate_is_the_same_without_tokens(made):
+    for line in (made / "debates" / "said.jsonl").read_bytes().splitlines():
+        whole, light = load(line), load_light(line, "x")
+        assert [turn.used for turn in light.turns] == [turn.used for turn in whole.turns]
+        assert asdict(score(light).tally) == asdict(score(whole).tally)
+        for turn, other in zip(light.turns, whole.turns, strict=True):
+            assert [(one.role, one.text) for one in turn.asked] == [(one.role, one.text) for one in other.asked]
+            assert turn.tokens is None
+
+
+def test_rules_of_somebodys_own_are_not_imported(own, tmp_path):
+    path = own / "runs" / "parrot" / "config.toml"
+    path.write_text(path.read_text().replace('reward = "streams"', 'reward = "sent:reward"'))
+    (own / "sent.py").write_text("raise SystemExit(7)")
+    with serving([own / "runs"], tmp_path / "cache") as server:
+        rules = server.get(f"source/{server.id('parrot')}")["rules"]
+        assert rules["whose"] == "default"
+        assert "It trained on sent:reward" in rules["note"]
+    path.write_text("agents = [")
+    with serving([own / "runs"], tmp_path / "cache") as server:
+        page = server.get(f"source/{server.id('parrot')}")
+        assert page["preset"] is None
+        assert "is not TOML" in page["source"]["problem"]
+
+
+def test_sources_are_found_where_they_are(made, tmp_path):
+    (tmp_path / "questions.jsonl").write_text('{"question": "What?", "answer": "42"}\n')
+    (tmp_path / "link").symlink_to(made)
+    assert find([tmp_path]) == []
+    assert len(find([made, made / "runs"])) == 4
+    assert isinstance(find([made / "runs" / "parrot"])[0], Source)
