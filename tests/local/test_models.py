@@ -234,6 +234,10 @@ def damage(folder, how):
     weights = folder / "model.safetensors"
     if how == "truncated":
         os.truncate(weights, weights.stat().st_size - 1)
+    elif how == "one byte":
+        content = bytearray(weights.read_bytes())
+        content[-1] ^= 1
+        weights.write_bytes(content)
     elif how == "weights lost":
         weights.unlink()
     elif how == "manifest lost":
@@ -245,7 +249,9 @@ def damage(folder, how):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"converter": 0}))
 
 
-@pytest.mark.parametrize("how", ["truncated", "weights lost", "manifest lost", "manifest torn", "other converter"])
+@pytest.mark.parametrize(
+    "how", ["truncated", "one byte", "weights lost", "manifest lost", "manifest torn", "other converter"]
+)
 def test_a_broken_cache_is_made_again(cache, tiny, how):
     folder = resolve(str(tiny))
     before = {path.name: path.read_bytes() for path in folder.iterdir()}

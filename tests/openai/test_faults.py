@@ -1,6 +1,7 @@
 """Servers that fail: what is tried again, what costs a debate, what stops the run."""
 
 import asyncio
+import contextlib
 import time
 from email.utils import formatdate
 
@@ -14,7 +15,7 @@ from peergrad.engines.openai.engine import Api
 from peergrad.engines.openai.requests import retry_after
 from tests.helpers import short
 from tests.openai.asking import STOP, an_ask, asked
-from tests.openai.server import Response, Server, completion
+from tests.openai.server import Response, Server, completion, events
 
 DONE = f"<comparison>N/A{STOP}"
 GOOD = Response(completion(DONE))
@@ -317,3 +318,34 @@ def test_a_proxy_that_can_not_be_used_is_a_sentence(name, monkeypatch):
     with pytest.raises(UserError, match=r"HTTP_PROXY") as caught:
         Api(EngineConfig(model="m", base_url="http://x/v1"), environ={})
     assert "planted" not in str(caught.value)
+
+
+def deep(levels):
+    return b"[" * levels + b"]" * levels
+
+
+@pytest.mark.parametrize("hear", [None, lambda *_: None])
+def test_an_answer_larger_than_what_was_asked_for_is_not_read(hear):
+    large = events(["x" * 1000] * 64_000) if hear else Response(completion("x" * 64_000_000))
+    (answer,), server = asked(lambda _: large, an_ask(max_tokens=16), hear=hear)
+    assert isinstance(answer, EngineError)
+    assert "more than was asked for" in str(answer)
+    assert server.sent == []
+    (answer,), _ = asked(lambda _: Response(completion("x" * 300_000)), an_ask(max_tokens=16))
+    assert "much longer than the 16 tokens it was asked for" in str(answer)
+
+
+@pytest.mark.parametrize("levels", [300, 1000, 100_000])
+@pytest.mark.parametrize("status", [200, 400, 500])
+def test_deep_json_is_a_broken_answer(levels, status):
+    for body in (deep(levels), b'{"error": %s}' % deep(levels), b'{"choices": %s, "usage": {}}' % deep(levels)):
+        with contextlib.suppress(UserError):  # of a server that never gave an answer
+            (answer,), _ = asked(lambda _, body=body: Response(body, status=status), retries=0)
+            assert isinstance(answer, EngineError)
+
+
+def test_a_deep_event_is_a_broken_answer():
+    body = b'data: {"choices": %s}\n\n' % deep(1000)
+    broken = Response(body, headers={"content-type": "text/event-stream"})
+    with pytest.raises(UserError, match="broken answer"):
+        asked(lambda _: broken, hear=lambda *_: None, retries=0)

@@ -31,7 +31,7 @@ from peergrad.engines.local.model.lora import Lora, LoraRules
 from peergrad.engines.local.sample.sampler import LocalSampler
 from peergrad.engines.local.sample.scheduler import Scheduler
 from peergrad.engines.local.train.backward import Gradient, gradient, token_logprobs
-from peergrad.engines.shared.chat import Chat, load_chat
+from peergrad.engines.shared.chat import Chat, load_chat, why_not_loaded
 from peergrad.learn.data import Datum
 from peergrad.learn.losses import Bounds, LossName
 from peergrad.learn.trainer import NOT_FINITE, RETRIED, Fault, StepStats, optim_metrics
@@ -78,6 +78,7 @@ class Local:
         ``say`` is told the chosen sizes, and when memory runs out.
         """
         lora = lora or LoraRules()
+        chat.check_ids(decoder.shape.vocabulary)
         self.decoder, self.chat, self.seed = decoder, chat, seed
         settings = SizeSettings(kv_gb, max_rows, train_tokens, policies)
         self.sizes = sizes = choose_sizes(decoder, lora.rank, settings, share, say)
@@ -282,13 +283,17 @@ def load_decoder(folder: Path, device: str, dtype: torch.dtype) -> Forward:
 
     logging.disable_progress_bar()  # it loads in a second; what takes long is told by ``models``
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, attn_implementation="eager")
+        options: dict[str, Any] = {"attn_implementation": "eager", "trust_remote_code": False}
+        auto: Any = AutoModelForCausalLM
+        model, report = auto.from_pretrained(str(folder), dtype=dtype, output_loading_info=True, **options)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # no causal model of this type, files missing or damaged, …: each raises in its own way
-        raise UserError(
-            f"model: transformers can't load {str(folder)!r} as a causal language model ({first_line(error)})"
-        ) from None
+        what = f"{str(folder)!r} as a causal language model ({why_not_loaded(error)})"
+        raise UserError(f"model: transformers can't load {what}") from None
+    # transformers fills these with random numbers.
+    if missing := sorted({*report["missing_keys"]} & {name for name, _ in model.named_parameters()}):
+        raise UserError(f"model: {str(folder)!r} has no weights for {len(missing)} parts of it, {missing[0]} for one")
     try:
         model = model.to(device)
     except (RuntimeError, AssertionError) as error:  # no such device, or none of them here

@@ -9,7 +9,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 OPENAI = "https://api.openai.com/v1"
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
+_ANSWER_BYTES, _TOKEN_BYTES = 2**20, 4096  # of an answer besides its tokens, and for each token
+_REPLY_CHARS, _TOKEN_CHARS = 65_536, 512  # of a reply: what a server that counts otherwise may give more, and for each token
 _FIRST_ATTEMPTS = 3  # with a server that has never answered
 
 
@@ -178,6 +180,8 @@ class Api:
 
     def _read(self, ask: Ask, completion: Completion, *, stops_sent: bool) -> Reply | None:
         """The reply with its stop text (SPEC 3.11); ``None`` if the server may have cut one off, and is to be sent none."""
+        if len(completion.text) > _REPLY_CHARS + _TOKEN_CHARS * ask.max_tokens:
+            raise EngineError(f"{self.server} gave a reply much longer than the {ask.max_tokens} tokens it was asked for")
         text, truncated = self._secrets.hide(completion.text), False
         if (until_stop := cut(text, ask.stop)) is not None:
             self._keeps_stop |= stops_sent
@@ -227,7 +231,9 @@ class Api:
         try:
             # The time-out is over all of it: one per read lets a body drip for ever.
             async with asyncio.timeout(seconds), self._client.stream("POST", "chat/completions", json=body) as response:
-                return await _completion(response, stream)
+                return await _completion(response, stream, _most_bytes(body))
+        except EngineError as error:
+            raise EngineError(f"{self.server} gave {error}") from None
         except TimeoutError:
             raise RetryableError(f"{self.server} gave no whole answer within {seconds:g} s") from None
         except ErrorResponse as error:
@@ -249,17 +255,44 @@ class Api:
         return f"; is it {self._client.base_url.scheme} that this server speaks?" if likely and not self._answered else ""
 
 
-async def _completion(response: httpx2.Response, stream: ReplyStream | None) -> Completion:
+def _most_bytes(body: Mapping[str, Any]) -> int:
+    """The most that an answer to a request may have: its tokens with all that is said of each, and the prompt's ids."""
+    sampled = body.get("max_tokens") or body.get("max_completion_tokens") or 0
+    return _ANSWER_BYTES + _TOKEN_BYTES * sampled + 16 * sum(len(message["content"]) for message in body["messages"])
+
+
+async def _bounded(response: httpx2.Response, most: int) -> AsyncIterator[bytes]:
+    """A response as it comes in, up to so many bytes. An answer that has more is refused, an error with more cut short."""
+    size = 0
+    async for part in response.aiter_bytes():
+        size += len(part)
+        if size > most:
+            if response.is_success:
+                raise EngineError(f"an answer of more than {most} bytes, which is more than was asked for")
+            return
+        yield part
+
+
+async def _lines(response: httpx2.Response, most: int) -> AsyncIterator[bytes]:
+    rest = b""
+    async for part in _bounded(response, most):
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            yield line
+    yield rest
+
+
+async def _completion(response: httpx2.Response, stream: ReplyStream | None, most: int) -> Completion:
     """The completion in a response, as it comes in if there is a stream to tell. Raises ``ErrorResponse`` if it has none."""
     completion, kind = Completion(), response.headers.get("content-type", "no content-type")
     if stream and response.is_success and not re.search("json|html", kind):  # else it is a server that does not stream
-        async for line in response.aiter_lines():
-            field, _, event = line.partition(":")
-            if field == "data" and event.strip() != "[DONE]":
+        async for line in _lines(response, most):
+            field, _, event = line.partition(b":")
+            if field == b"data" and event.strip() != b"[DONE]":
                 stream.add(completion.add(json.loads(event)))
         completion.check_whole(stream=True)
         return completion
-    content = await response.aread()
+    content = b"".join([part async for part in _bounded(response, most)])
     text = content[:20_000].decode("utf-8", "replace")
     try:
         body = json.loads(content)

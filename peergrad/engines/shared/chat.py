@@ -10,6 +10,7 @@ that nobody can write. So it treats the text around them as it always does: blan
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import secrets
@@ -23,10 +24,12 @@ from tokenizers import AddedToken, Tokenizer
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.types import Ids, Message, Tokens
 from peergrad.engines.base import decode, first_line
+from peergrad.engines.shared.bounded import render_bounded
 
 # Stands for a message's words while the template is rendered: private-use characters, which no template looks for.
 _HOLE = "\ue000{}\ue001"
 _HOLES = re.compile("\ue000(\\d+)\ue001")
+_LONGEST, _MAX_RENDERED = 12, 10**6  # messages of a dialogue that is tried, characters of what is made of it
 
 
 def load_chat(name: str) -> Chat:
@@ -35,19 +38,25 @@ def load_chat(name: str) -> Chat:
     from transformers.utils.hub import cached_file
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         listed = cached_file(name, "generation_config.json", _raise_exceptions_for_missing_entries=False)
     except Exception as error:  # no such model, files missing or damaged, no network, …: each raises in its own way
-        raise UserError(f"model: transformers can't load the tokenizer of {name!r} ({first_line(error)})") from None
+        raise UserError(f"model: transformers can't load the tokenizer of {name!r} ({why_not_loaded(error)})") from None
     return Chat(tokenizer, _listed_ends(Path(listed)) if listed else ())
+
+
+def why_not_loaded(error: Exception) -> str:
+    """Why transformers could not load something, as part of a sentence."""
+    own_code = "trust_remote_code" in str(error)
+    return "it needs Python code that it brings along, auto_map, which is never run" if own_code else first_line(error)
 
 
 def _listed_ends(path: Path) -> list[int]:
     try:
         ends = json.loads(path.read_bytes()).get("eos_token_id")
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise UserError(f"model: {path} can't be read ({error})") from None
-    return [end for end in (ends if isinstance(ends, list) else [ends]) if isinstance(end, int)]
+    return [end for end in (ends if isinstance(ends, list) else [ends]) if isinstance(end, int) and 0 <= end < 2**31]
 
 
 class Chat:
@@ -77,6 +86,7 @@ class Chat:
         self._spelled = {id: [letter for letter in spelling if letter is not None] for id, spelling in letters.items()}
         self._odd = self._mark_ids | self._spelled.keys()
         self._pieces = _pieces(tokenizer)
+        render_bounded(lambda: self._render_all(_LONGEST))
         self._render(({"role": "system", "content": "."}, {"role": "user", "content": "."}), True)
         exchange = ({"role": "user", "content": "."}, {"role": "assistant", "content": _HOLE.format(1)})
         after = self._after_hole(exchange, 1, False)
@@ -84,6 +94,13 @@ class Chat:
         own = [tokenizer.eos_token_id, self._special[closing[0]] if closing else None]
         self.ends = frozenset(id for id in (*ends, *own) if id is not None)
         self._end = [id for id in reversed(own) if id is not None][:1]  # as the template ends a turn
+
+    def check_ids(self, vocabulary: int) -> None:
+        """Refuse a tokenizer with words, ends of turns or marks of its template that a model of this size has no id for."""
+        words = self._tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False).values()
+        used = [*words, *self.ends, *self.prompt((Message("system", "."), Message("user", "."))).tolist()]
+        if used and not 0 <= min(used) <= max(used) < vocabulary:
+            raise UserError(f"model: its tokenizer has ids up to {max(used)}, the model {vocabulary} tokens; get it again")
 
     def prompt(self, messages: Sequence[Message]) -> Ids:
         """The tokens a reply to these messages is sampled after."""
@@ -129,14 +146,24 @@ class Chat:
         return self._pieces[id] if id < len(self._pieces) else b""
 
     def _render(self, messages: Sequence[dict[str, str]], generate: bool) -> str:
-        from jinja2 import TemplateError
-
         try:
             return self._tokenizer.apply_chat_template(
                 list(messages), tokenize=False, add_generation_prompt=generate, enable_thinking=False
             )
-        except TemplateError as error:
-            raise UserError(f"model: its chat template refuses a system, user, assistant dialogue ({error})") from None
+        except MemoryError:
+            raise
+        except Exception as error:  # of jinja or of Python: a template divides by zero, calls itself, …
+            why = first_line(error)
+            raise UserError(f"model: its chat template refuses a system, user, assistant dialogue ({why})") from None
+
+    def _render_all(self, longest: int) -> None:
+        """Render dialogues of every length. A template sees no words, so these are nearly all it can ever be asked for."""
+        turns = [{"role": ("user", "assistant")[i % 2], "content": _HOLE.format(i + 1)} for i in range(longest)]
+        for before in ([], [{"role": "system", "content": _HOLE.format(0)}]):
+            for length in range(1, longest + 1):
+                with contextlib.suppress(UserError):  # some refuse a system's words, or to begin with an assistant's
+                    if len(self._render([*before, *turns[:length]], length % 2 == 1)) > _MAX_RENDERED:
+                        raise MemoryError
 
     def _after_hole(self, messages: Sequence[dict[str, str]], index: int, generate: bool) -> str:
         """What the template puts after the words of a message. Templates that drop old turns are asked about newer ones."""

@@ -143,7 +143,7 @@ def error_for(host: str, error: Exception, what: str, quoted: Callable[[str], st
     if isinstance(error, tinker.APIStatusError):
         body = error.body
         detail = body.get("detail") if isinstance(body, dict) else None
-        return status_error(host, error.status_code, quoted(str(detail or error)), what)
+        return status_error(host, error.status_code, quoted(detail if isinstance(detail, str) else reason), what)
     if isinstance(error, tinker.RequestFailedError) and error.category is RequestErrorCategory.User:
         return EngineError(f"{host} refuses {what} ({reason})")
     if isinstance(error, tinker.APIConnectionError):

@@ -268,7 +268,7 @@ def _own_context(folder: str) -> int:
     from transformers import AutoConfig
 
     try:
-        length = AutoConfig.from_pretrained(folder).get_text_config().max_position_embeddings
+        length = AutoConfig.from_pretrained(folder, trust_remote_code=False).get_text_config().max_position_embeddings
     except Exception:  # a model with none, one this transformers does not know, …: each raises in its own way
         return _CONTEXT
     return length if isinstance(length, int) and length > 0 else _CONTEXT

@@ -19,6 +19,7 @@ from typing import Any
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.settings import install_hint
+from peergrad.engines.local.fetch.sizes import check_gguf
 
 CONVERTER = 1  # part of the cache's key: raise it when the same file would convert to something else
 
@@ -95,6 +96,7 @@ def convert(source: Path, out: Path, name: str) -> None:
     except ImportError as error:
         raise UserError(f"{name}: GGUF needs the local engine ({error}); {install_hint('local')}") from None
     try:
+        check_gguf(source)
         header = _read(GGUFReader(source))
         exact = source.stat().st_size < EXACT_BELOW
         need = sum(count for count, _ in header.tensors.values()) * (4 if exact else 2)
@@ -105,7 +107,7 @@ def convert(source: Path, out: Path, name: str) -> None:
             model = _weights(source, header, out, exact)
             model.save_pretrained(out, max_shard_size="4GB")
         tokenizer.save_pretrained(out)
-        _check_tokenizer(AutoTokenizer.from_pretrained(out), tokenizer, header)
+        _check_tokenizer(AutoTokenizer.from_pretrained(out, trust_remote_code=False), tokenizer, header)
     except MemoryError:
         raise EngineError(f"{name}: not enough memory to convert it; try a smaller model") from None
     except Exception as error:  # a damaged file can make the readers fail in any way
@@ -126,6 +128,9 @@ def _read(reader: Any) -> _Header:
     if fields.get("split.count", 1) > 1:
         raise ValueError("it is one part of several; llama-gguf-split --merge joins them")
     tensors = {tensor.name: (int(tensor.n_elements), int(tensor.n_bytes)) for tensor in reader.tensors}
+    layers = fields.get(f"{fields.get('general.architecture')}.block_count")
+    if not isinstance(layers, int) or not 1 <= layers <= len(tensors):
+        raise ValueError(f"it says that it has {layers} layers, with {len(tensors)} tensors")
     return _Header(fields, tensors, fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"])
 
 
@@ -196,6 +201,7 @@ def _weights(source: Path, header: _Header, out: Path, exact: bool) -> Any:
         dtype=torch.float32 if exact else torch.bfloat16,
         quantization_config=GgufConfig(dequantize=True),  # without it the model can't be saved
         output_loading_info=True,
+        trust_remote_code=False,
     )
     if missing := [*report["missing_keys"], *report["mismatched_keys"]]:  # transformers fills these with random numbers
         raise ValueError(f"no weights for {len(missing)} parts of the model, {missing[0]} for one")

@@ -28,6 +28,7 @@ from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.settings import install_hint
 from peergrad.engines.base import first_line
 from peergrad.engines.local.fetch.gguf import CONVERTER, convert
+from peergrad.engines.local.fetch.sizes import check_config
 
 Say = Callable[[str], None]
 
@@ -187,6 +188,7 @@ def _check_folder(folder: Path, name: str) -> Path:
             )
     elif not any(folder.glob("*.safetensors")) and not any(folder.glob("pytorch_model*.bin")):
         raise UserError(f"model: {name!r} has a config.json but no weights; it needs model.safetensors")
+    check_config(folder, name)
     return folder
 
 
@@ -274,13 +276,16 @@ def _converted(sha256: str, name: str, source: Callable[[Path], Path], say: Say)
             path = source(Path(temporary))
             say(f"Converting {name}, once.")
             convert(path, new, name)
-            sizes = {file.name: file.stat().st_size for file in sorted(new.iterdir())}
-            manifest = {"name": name, "sha256": sha256, "converter": CONVERTER, "files": sizes}
+            files = sorted(new.iterdir())
+            manifest = {"name": name, "sha256": sha256, "converter": CONVERTER}
+            manifest["files"] = {file.name: file.stat().st_size for file in files}
+            manifest["checksums"] = {file.name: _sha256(file) for file in files}
             (new / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
             os.sync()  # else a crash could leave the folder with files that are empty
             if folder.exists():
                 folder.rename(old)
             new.rename(folder)
+            _problem(folder)  # notes the checksums, so that the next start need not read everything
     return folder
 
 
@@ -299,12 +304,17 @@ def _problem(folder: Path) -> str | None:
         return "its manifest is missing"
     if manifest.get("converter") != CONVERTER:
         return "another version of peergrad made it"
+    checksums = manifest.get("checksums")
+    if not isinstance(checksums, dict):
+        return "its manifest has no checksums"
     for name, size in manifest["files"].items():
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
         if path.stat().st_size != size:
             return f"{name} has {path.stat().st_size} bytes instead of {size}"
+        if _digest(path, lambda _: None) != checksums.get(name):
+            return f"{name} is not what was converted"
     return None
 
 
