@@ -52,13 +52,8 @@ class Tokens:
         temperature: float = 1.0,
     ) -> Tokens:
         """From plain lists."""
-        return Tokens(
-            np.asarray(prompt, np.int32),
-            np.asarray(ids, np.int32),
-            np.asarray(logprobs, np.float32),
-            np.asarray(starts, np.int32),
-            temperature,
-        )
+        prompt_T, ids_T, starts_T = (np.asarray(one, np.int32) for one in (prompt, ids, starts))
+        return Tokens(prompt_T, ids_T, np.asarray(logprobs, np.float32), starts_T, temperature)
 
     @property
     def sound(self) -> bool:

@@ -151,9 +151,8 @@ def seat_outcome(ids: Sequence[str], by_seat: Sequence[Debates], grade: Grader |
     for question, by_question in enumerate(zip(*graded, strict=True)):
         final = [final_grades(debates[question], grades) for debates, grades in zip(by_seat, by_question, strict=True)]
         policy.append(share_right([one for seat, answers in enumerate(final) for one in answers[seat : seat + 1]]))
-        others.append(
-            share_right([one for seat, answers in enumerate(final) for one in answers[:seat] + answers[seat + 1 :]])
-        )
+        rest = [one for seat, answers in enumerate(final) for one in answers[:seat] + answers[seat + 1 :]]
+        others.append(share_right(rest))
         counts[question] = total([counts[question], *map(_timed_out, by_question)])
     return Outcome(tuple(ids), {"role-averaged/correct": policy, "role-averaged/opponents": others}, {}, counts)
 

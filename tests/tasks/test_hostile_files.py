@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from peergrad import UserError, read_file
-from peergrad.config import read_settings
 from peergrad.debate.fields import read_toml
+from peergrad.settings import read_settings
 from peergrad.tasks.open import TaskConfig, open_questions
 
 MEMORY = 3 << 30  # of address space: what the command takes anyway, and little more
