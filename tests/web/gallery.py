@@ -118,7 +118,7 @@ def write_run(path: Path, task: Task, *, steps: int, batch: int = 6, collapse: S
     run = Run(path)
     config = changed(preset("math"), {"steps": steps, "batch": batch, "lr": 4e-5, "max_rounds": 3, "agents": 3}, "gallery")
     facts = {"created": "2026-11-18T10:00:00+00:00", "versions": {"peergrad": "0.8.0", "torch": "2.13.0"}, "seed": 0}
-    run.begin(config, facts | {"model": "Qwen/Qwen2.5-1.5B-Instruct", "task": task.name, "questions": len(task)})
+    run.begin(config, facts | {"model": "a script, no model", "task": task.name, "questions": len(task)})
     rules, history = config.debate.build(), list[dict[str, object]]()
     _evaluate(run, rules, task, 0, 0.35, seed)
     for step in range(1, steps + 1):
