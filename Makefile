@@ -61,6 +61,7 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/growing_dialogue.py
 	$(BIN)/python benchmarks/coverage.py
 	$(BIN)/python benchmarks/rescore.py
+	$(BIN)/python benchmarks/viewer.py --debates 1000 --megabytes 300
 	$(BIN)/python benchmarks/local_cpu.py
 	$(BIN)/python benchmarks/cpu_products.py
 	$(BIN)/python benchmarks/demo_step.py

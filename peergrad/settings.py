@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import tomllib
 import typing
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -14,7 +13,7 @@ from types import MappingProxyType, UnionType
 from typing import Any, Literal, TypeVar
 
 from peergrad.debate.errors import UserError
-from peergrad.debate.fields import nearest
+from peergrad.debate.fields import nearest, read_toml
 from peergrad.debate.settings import Above, Range
 
 T = TypeVar("T")
@@ -26,6 +25,8 @@ _KINDS[tuple] = "a list"
 
 def check_settings(config: Any) -> None:
     """Refuse settings that can't be, by name."""
+    for name, (value, wanted) in _typed(config).items():
+        _checked(value, wanted, name, "settings")
     bounds: dict[str, Range | Above] = markers(config, Range | Above)
     for name, value in flat(config).items():
         if isinstance(value, float) and not math.isfinite(value):
@@ -34,6 +35,15 @@ def check_settings(config: Any) -> None:
             raise UserError(f"{name}: {value} is not possible; give {bounds[name]}")
         if isinstance(value, str | Path) and re.search("[\0\ud800-\udfff]", str(value)):  # NUL, or bytes of no character
             raise UserError(f"{name}: {str(value)!r} is not text that can be written down; give another name")
+
+
+def _typed(config: Any) -> dict[str, tuple[Any, Any]]:
+    """Every setting by its name, with the type it has to have."""
+    typed: dict[str, tuple[Any, Any]] = {}
+    for name, hint in typing.get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        typed |= _typed(value) if is_dataclass(value) and isinstance(value, hint) else {name: (value, hint)}
+    return typed
 
 
 def markers(config: Any, kind: type[M] | UnionType) -> dict[str, M]:
@@ -81,14 +91,8 @@ def from_file(config: T, path: Path) -> T:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings of a TOML file by name; its sections are for the reader, names alone count."""
-    try:
-        raw = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
-    except OSError as error:
-        raise UserError(f"config: {path} can't be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:  # ValueError: not TOML, not UTF-8, a number of thousands of digits
-        raise UserError(f"config: {path} is not TOML ({error})") from None
     settings: dict[str, Any] = {}
-    for name, value in raw.items():
+    for name, value in read_toml(path, "config").items():
         settings |= value if isinstance(value, dict) else {name: value}
     return settings
 

@@ -6,14 +6,17 @@ import sys
 
 import pytest
 
-from peergrad import UserError
+from peergrad import RewardRules, UserError
 from peergrad.cli.eval import base_settings as eval_settings
 from peergrad.cli.main import train_settings
 from peergrad.config import PRESETS, TrainConfig, from_folder, preset, with_protocol
+from peergrad.debate.config import DebateConfig
 from peergrad.debate.protocol import Recorded
 from peergrad.debate.protocols import Ballot, Parallel, Sequential
+from peergrad.learn.train import LearnRules
 from peergrad.runs.plan import plan_run
 from peergrad.settings import changed, flat, from_file, to_toml
+from peergrad.tasks.open import TaskConfig
 
 
 def test_10_presets():  # SPEC 10
@@ -276,3 +279,29 @@ def test_a_ballot_is_estimated_and_shown_with_its_own_rounds(tmp_path):
     many = [sys.executable, "-m", "peergrad", "debate", "Why?", "--protocol", "ballot", "--rounds", "2"]
     refused = subprocess.run(many, cwd=tmp_path, capture_output=True, text=True)
     assert (refused.returncode, "rounds: how many there are is no setting" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (
+            lambda: RewardRules(reward=print),
+            "reward: a builtin_function_or_method can't be kept with the settings; give its",
+        ),
+        (lambda: LearnRules(steps=1, reward=print), "reward: is a builtin_function_or_method; give RewardRules, such as"),
+        (lambda: TrainConfig(learn=3), "settings, learn: 3 is not possible; give another value"),
+        (
+            lambda: TrainConfig(task=TaskConfig(task=print)),
+            "settings, task: <built-in function print> is not possible; give text",
+        ),
+        (lambda: TrainConfig(debate=DebateConfig(agents=2.5)), "settings, agents: 2.5 is not possible; give a whole number"),
+        (
+            lambda: TrainConfig(debate=DebateConfig(reading="no")),
+            "settings, reading: 'no' is not known; it may be 'tolerant', 'str",
+        ),
+    ],
+)
+def test_settings_of_a_wrong_type_are_refused_where_they_are_made(make, says):
+    with pytest.raises(UserError) as refused:
+        make()
+    assert str(refused.value).startswith(says)

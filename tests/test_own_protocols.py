@@ -5,11 +5,12 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from peergrad import Question, Scripted, UserError, dump, load, play, preset, score, train_run, with_protocol
+from peergrad import Parallel, Question, Scripted, UserError, dump, load, play, preset, score, train_run, with_protocol
 from peergrad.config import from_folder
 from peergrad.debate import protocol as protocols
 from peergrad.debate.contract import read
@@ -19,7 +20,7 @@ from peergrad.learn.data import section_tokens
 from peergrad.runs.folder import Run
 from peergrad.settings import flat, to_toml
 from peergrad.web.report import report
-from tests.helpers import parallel, short
+from tests.helpers import parallel, played, short
 from tests.runs.test_run import settings
 
 ROOT = Path(__file__).parent.parent
@@ -267,3 +268,26 @@ def test_an_unknown_name_is_refused():
     made = command("train", "--protocol", "paralel", "--dry-run")
     assert made.returncode == 2
     assert "did you mean 'parallel'?, or module:name of your own" in made.stderr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Biased(Parallel):
+    """Reads a vote where there is none."""
+
+    limit: object = 3
+
+    def read(self, ask, text, truncated=False):
+        return Parsed(votes=((1, ">", 2),)) if ask.agent == 0 and ask.round else Parallel.read(self, ask, text, truncated)
+
+
+def test_a_protocol_derived_from_a_built_in_one_keeps_its_votes_in_a_transcript():  # SPEC 3.14
+    debate = played(Biased(agents=3, max_rounds=2), lambda _: short())
+    saved = load(dump(debate))
+    assert saved.protocol.name == "tests.test_own_protocols:Biased"
+    assert [turn.parsed.votes for turn in saved.turns] == [turn.parsed.votes for turn in debate.turns]
+    assert score(saved).streams == score(debate).streams
+
+
+def test_what_could_not_be_loaded_again_is_not_saved():  # SPEC 3.14, 8.5
+    with pytest.raises(UserError, match=r"protocol: tests\.test_own_protocols:Biased has a setting that can't be saved"):
+        dump(played(Biased(agents=2, max_rounds=1, limit=Path("x")), lambda _: short()))

@@ -23,7 +23,7 @@ from peergrad.measure.ending import as_object, ending, used
 from peergrad.runs import debating
 from peergrad.runs.debating import WEAK, DebatesConfig, DebatesPlan, debate_all
 from peergrad.settings import changed
-from peergrad.tasks.files import lines_of, stem, typed_questions
+from peergrad.tasks.files import lines_of, lines_of_file, stem, typed_questions
 from peergrad.tasks.open import is_own_task, open_questions
 from peergrad.terminal.debate import DebateView, Page, one_line, print_ending, took
 from peergrad.terminal.progress import ProgressView, money
@@ -85,11 +85,7 @@ def _questions(question: str | None, config: DebatesConfig) -> tuple[Sequence[Qu
     if question is not None and question != "-":
         return typed_questions([question], style, "question"), question, question.strip()
     if task.lower().endswith(".txt"):
-        try:
-            raw = Path(task).read_bytes()
-        except OSError as error:
-            raise UserError(f"task: {task} can't be read ({error.strerror})") from None
-        return typed_questions(lines_of(raw, task), style, task)[:most], stem(Path(task)), _origin(task)
+        return typed_questions(lines_of_file(Path(task)), style, task)[:most], stem(Path(task)), _origin(task)
     if task:
         opened = open_questions(config.task)
         return [opened[index] for index in range(min(most or len(opened), len(opened)))], opened.name, _origin(task)

@@ -168,7 +168,8 @@ class PresetFlags:
     def origins(self, config: TrainConfig) -> dict[str, str]:
         """Where each setting is from, if not from the usual values."""
         begun, usual, given = flat(self.train_settings(config.debate.protocol)), flat(TrainConfig()), flat(config)
-        origins = {name: f"preset {self.preset or 'demo'}" for name, value in begun.items() if value != usual.get(name)}
+        beginning = str(self.config) if self.config and not self.preset else f"preset {self.preset or 'demo'}"
+        origins = {name: beginning for name, value in begun.items() if value != usual.get(name)}
         origins |= dict.fromkeys(self.file, str(self.config))
         return origins | {name: "given" for name, value in given.items() if value != begun.get(name)}
 

@@ -1,20 +1,58 @@
-"""Reading a person's JSON with errors that say where: file, line, field, and what would be right."""
+"""Reading a person's files, JSON and TOML, with errors that say where: file, line, field, and what would be right.
+
+A file may be somebody else's, so hostile: only plain files are opened, and what would take for ever to read is refused.
+"""
 
 from __future__ import annotations
 
 import difflib
+import errno
 import json
 import math
+import os
+import re
+import stat
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, BinaryIO, NoReturn, cast
 
 from peergrad.debate.errors import UserError
 
 _MISSING = object()
 _DEEPEST = 64
 _FLOAT32 = 3.4028235e38
+_MOST_TOML = 1 << 20
+_PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+"""
+# Time to read a dotted key grows with the square of its parts, and a number of so many digits can't be shown.
+_HOSTILE = re.compile(rf"(?<![\w-])(?:{_PART}\.[ \t]*+){{50}}|(?<!\w)0[xob][0-9a-fA-F_]{{100}}")
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """A file that was given by its path. A pipe or a device, which may never end, is an ``OSError``."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115 (returned open)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a plain file")
+    return file
+
+
+def read_toml(path: Path, setting: str) -> dict[str, Any]:
+    """A TOML file. Whatever is wrong with it is a ``UserError`` that begins with the name of the setting."""
+    try:
+        with open_plain(path) as file:
+            raw = file.read(_MOST_TOML + 1)
+        if len(raw) > _MOST_TOML:
+            raise UserError(f"{setting}: {path} has more than {_MOST_TOML >> 20} MiB; give a file of settings")
+        if hostile := _HOSTILE.search(text := raw.decode("utf-8-sig")):
+            line = text.count("\n", 0, hostile.start()) + 1
+            raise UserError(f"{setting}: {path}, line {line}: {hostile[0][:20]!r}… is too long for a name or a number")
+        return tomllib.loads(text)
+    except OSError as error:
+        raise UserError(f"{setting}: {path} can't be read ({error.strerror}); give a TOML file") from None
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, a number of thousands of digits
+        raise UserError(f"{setting}: {path} is not TOML ({error})") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -71,8 +109,8 @@ class Field:
         """The value as a person wrote it, short."""
         try:
             text = json.dumps(self.value, default=str)  # TOML has dates
-        except RecursionError:
-            text = "what is nested so deeply"
+        except (RecursionError, ValueError):
+            text = "what is nested so deep, or has so many digits,"
         return text if len(text) <= 60 else text[:57] + "..."
 
     def __contains__(self, name: str) -> bool:

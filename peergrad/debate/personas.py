@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from peergrad.debate.errors import UserError
-from peergrad.debate.fields import Field, nearest
+from peergrad.debate.fields import Field, nearest, read_toml
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +32,7 @@ _FIELDS = ("name", "temperature", "text")
 
 def read_personas(path: Path) -> tuple[Persona, ...]:
     """The personas of a TOML file: a table ``[[persona]]`` with name, temperature and text for each."""
-    try:
-        at = Field(tomllib.loads(path.read_bytes().decode("utf-8-sig")), f"personas: {path}")
-    except OSError as error:
-        raise UserError(f"personas: {path} can't be read ({error.strerror}); give a TOML file") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"personas: {path} is not TOML ({error})") from None
+    at = Field(read_toml(path, "personas"), f"personas: {path}")
     for name in at.names():
         if name != "persona":
             at[name].wrong("is not known; write each persona as a table [[persona]]")

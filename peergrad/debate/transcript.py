@@ -15,7 +15,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 import numpy as np
 
 from peergrad.debate.errors import UserError
-from peergrad.debate.fields import Field, nearest
+from peergrad.debate.fields import Field, nearest, open_plain
 from peergrad.debate.personas import Persona
 from peergrad.debate.prompts import Texts
 from peergrad.debate.protocol import MAX_AGENTS, BaseProtocol, Recorded, imported_protocol
@@ -53,6 +53,12 @@ def dump(debate: Debate, *, thin: bool = False) -> str:
         if name in settings and settings[name] == protocol.__dataclass_fields__[name].default:
             settings.pop(name)
     line["settings"] = protocol.settings if isinstance(protocol, Recorded) else settings
+    if protocol.name not in PROTOCOLS:
+        try:
+            frozen(settings)
+        except UserError as error:
+            why = str(error).removeprefix("payload: ")
+            raise UserError(f"protocol: {protocol.name} has a setting that can't be saved: {why}") from None
     line["turns"] = [_dump_turn(debate, turn, index, thin) for index, turn in enumerate(debate.turns)]
     if debate.verdict:
         line["verdict"] = _dump_turn(debate, debate.verdict, len(debate.turns), thin)
@@ -108,10 +114,10 @@ def _load_question(at: Field, name: str) -> Question:
     )
 
 
-def read_file(path: Path, *, thin: bool = False) -> Iterator[Debate]:
+def read_file(path: Path | str, *, thin: bool = False) -> Iterator[Debate]:
     """The debates of a transcript file, one per line; blank lines are passed over. ``thin`` as for ``load``."""
     try:
-        with path.open("rb") as file:
+        with open_plain(Path(path)) as file:
             for number, line in enumerate(file, 1):
                 line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
                 if line and not line.isspace():

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.play import Played, play_all
@@ -66,6 +66,9 @@ class LearnRules:
     """How votes become reward."""
 
     def __post_init__(self) -> None:
+        if not isinstance(cast("object", self.reward), RewardRules):
+            given = type(self.reward).__name__
+            raise UserError(f"reward: is a {given}; give RewardRules, such as RewardRules(reward='module:name')")
         if self.kl < 0:
             raise UserError(f"kl: {self.kl:g} is not possible; give 0, for none, or a number above it")
         if self.lr_warmup >= max(1, self.steps):

@@ -133,6 +133,9 @@ class RewardRules:
     """Borda: weight of what critiques are worth, where answers are revised."""
 
     def __post_init__(self) -> None:
+        if not isinstance(cast("object", self.reward), str):  # a folder keeps settings, and no functions
+            what = type(self.reward).__name__
+            raise UserError(f"reward: a {what} can't be kept with the settings; give its import path, module:name, as text")
         if self.reward not in REWARDS and not is_import_path(self.reward):
             raise UserError(
                 f"reward: {self.reward!r} is not known; {nearest(self.reward, REWARDS)}, or module:name of your own"

@@ -52,17 +52,11 @@ def metrics_line(at: Progress, phase: str, metrics: Mapping[str, Any]) -> dict[s
     return {"phase": phase, "step": at.step, "warm": at.warm} | finite
 
 
-def _is_metrics(line: Mapping[str, Any]) -> bool:
-    """Whether it is a line that ``log`` may have written: numbers by name, and the names of alarms."""
-    numbers = {name: value for name, value in line.items() if name not in ("phase", "alarms")}
-    alarms = line.get("alarms", [])
-    return (
-        line.get("phase") in ("train", "warm", "eval")
-        and type(line.get("warm")) is int
-        and all(value is None or isinstance(value, int | float) for value in numbers.values())
-        and isinstance(alarms, list)
-        and all(isinstance(name, str) for name in alarms)
-    )
+def _is_metric(name: str, value: object) -> bool:
+    """Whether ``log`` may have written it: a number, what kind of line it is, or the names of alarms."""
+    if name == "alarms":
+        return isinstance(value, list) and all(isinstance(alarm, str) for alarm in value)
+    return name == "phase" or value is None or isinstance(value, int | float)
 
 
 def _metrics_sum(content: bytes) -> dict[str, Any]:
@@ -115,9 +109,10 @@ class Run(WorkFolder):
         self._add("metrics.jsonl", metrics_line(at, phase, metrics))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of ``metrics.jsonl``, each once; what is no such line is left out."""
-        lines = [line for line in self._logged("metrics.jsonl") if _is_metrics(line)]
-        return list({(line["phase"], line["step"], line["warm"]): line for line in lines}.values())
+        """The lines of ``metrics.jsonl``, each once; what is no such line, or no metric in one, is left out."""
+        lines = [line for line in self._logged("metrics.jsonl") if line.get("phase") in ("train", "warm", "eval")]
+        metrics = [{name: value for name, value in line.items() if _is_metric(name, value)} for line in lines]
+        return list({(line["phase"], line["step"], line["warm"]): line for line in metrics if "warm" in line}.values())
 
     @property
     def learned_nothing(self) -> bool:

@@ -12,10 +12,10 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from peergrad.debate.errors import UserError
-from peergrad.debate.fields import Field
+from peergrad.debate.fields import Field, open_plain
 from peergrad.debate.question import BOXED, OPEN, Question, Style
 from peergrad.debate.settings import install_hint
 from peergrad.tasks.base import TASKS, Questions
@@ -23,7 +23,12 @@ from peergrad.tasks.datasets import Read, Row, plain, worked_solution
 from peergrad.tasks.grading import grade, installed, needs_math
 
 KINDS = ".jsonl, .json or .csv file, or one of them with .gz on its end"
-_MOST_BYTES = 4 << 30  # a small file may unpack to more than the memory holds
+_MOST_BYTES = 1 << 30  # a small file may unpack to more than anybody wants to read
+_MOST_AT_ONCE = 256 << 20  # of what has to be in memory as a whole
+_LONGEST_LINE = 16 << 20
+_MOST_LINES = 5_000_000
+_BOM = b"\xef\xbb\xbf"
+_LINE_ENDS = r"\r\n|\r|\n"
 
 
 def read_questions(
@@ -77,21 +82,16 @@ def rows(path: Path) -> Iterator[Row]:
     """Every row of a file. What makes the whole file unreadable is raised."""
     if not is_kind_of_file(path):
         raise UserError(f"task: {path} is of no kind that can be read; give a {KINDS}")
+    packed = path.suffix.lower() == ".gz"
+    read = {".jsonl": _lines, ".json": _json, ".csv": _csv}[_unpacked(path).suffix.lower()]
     try:
-        raw = path.read_bytes()
-    except (OSError, ValueError) as error:
+        with open_plain(path) as raw, io.BufferedReader(cast("Any", gzip.GzipFile(fileobj=raw))) if packed else raw as file:
+            yield from read(file, path)
+    except (OSError, ValueError, EOFError, zlib.error) as error:
+        if packed and getattr(error, "errno", None) is None:  # of what is in it, not of the file
+            raise UserError(f"task: {path} can't be unpacked ({error}); pack it again with gzip") from None
         why = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"task: {path} can't be read ({why}); give a {KINDS}") from None
-    if path.suffix.lower() == ".gz":
-        try:
-            with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
-                raw = file.read(_MOST_BYTES + 1)
-        except (OSError, EOFError, zlib.error) as error:
-            raise UserError(f"task: {path} can't be unpacked ({error}); pack it again with gzip") from None
-    if len(raw) > _MOST_BYTES:
-        raise UserError(f"task: {path} holds more than {_MOST_BYTES >> 30} GiB; give a part of it")
-    read = {".jsonl": _lines, ".json": _json, ".csv": _csv}[_unpacked(path).suffix.lower()]
-    return read(raw.removeprefix(b"\xef\xbb\xbf"), path)
 
 
 def is_kind_of_file(path: Path) -> bool:
@@ -108,23 +108,42 @@ def _unpacked(path: Path) -> Path:
     return path.with_suffix("") if path.suffix.lower() == ".gz" else path
 
 
-def _lines(raw: bytes, path: Path) -> Iterator[Row]:
-    # Bytes are split at line ends alone; text would be at Unicode's line separators too, which may be inside a question.
-    for number, line in enumerate(raw.splitlines(), 1):
-        if line.strip():
-            where = f"{path}, line {number}"
-            try:
-                yield number, Field.parse(_text(line, where), where)
-            except UserError as error:
-                yield number, error
+def _lines(file: BinaryIO, path: Path) -> Iterator[Row]:
+    """An object a line, read line by line."""
+    number, left = 0, _MOST_BYTES
+    while read := file.readline(_LONGEST_LINE + 1):
+        left -= len(read)
+        if left < 0:
+            raise UserError(f"task: {path} holds more than {_MOST_BYTES >> 30} GiB; give a part of it")
+        if len(read) > _LONGEST_LINE:
+            raise UserError(f"{path}, line {number + 1}: has more than {_LONGEST_LINE >> 20} MiB; give an object per line")
+        # Bytes are split at line ends alone; text would be at Unicode's line separators too, which may be inside a question.
+        for line in (read.removeprefix(_BOM) if not number else read).splitlines():
+            number += 1
+            if number > _MOST_LINES:
+                raise UserError(f"task: {path} has more than {_MOST_LINES:,} lines; give a part of it")
+            if line.strip():
+                where = f"{path}, line {number}"
+                try:
+                    yield number, Field.parse(_text(line, where), where)
+                except UserError as error:
+                    yield number, error
 
 
-def _json(raw: bytes, path: Path) -> Iterator[Row]:
+def _whole(file: BinaryIO, path: Path) -> str:
+    raw = file.read(_MOST_AT_ONCE + 1)
+    if len(raw) > _MOST_AT_ONCE:
+        raise UserError(f"task: {path} holds more than {_MOST_AT_ONCE >> 20} MiB; give a part of it, or a .jsonl file")
+    return _text(raw.removeprefix(_BOM), str(path))
+
+
+def _json(file: BinaryIO, path: Path) -> Iterator[Row]:
     """A list of objects; anything else is taken for an object per line."""
-    if not raw.lstrip().startswith(b"["):
-        yield from _lines(raw, path)
+    begins = cast("Any", file).peek(1024)
+    if not begins.removeprefix(_BOM).lstrip().startswith(b"["):
+        yield from _lines(file, path)
         return
-    text = _text(raw, str(path))
+    text = _whole(file, path)
     try:
         values: list[Any] = json.loads(text)
     except json.JSONDecodeError as error:
@@ -138,8 +157,8 @@ def _json(raw: bytes, path: Path) -> Iterator[Row]:
         yield number, row if isinstance(value, dict) else wrong
 
 
-def _csv(raw: bytes, path: Path) -> Iterator[Row]:
-    reader, number = csv.DictReader(io.StringIO(_text(raw, str(path)), newline=""), strict=True), 0
+def _csv(file: BinaryIO, path: Path) -> Iterator[Row]:
+    reader, number = csv.DictReader(io.StringIO(_whole(file, path), newline=""), strict=True), 0
     try:
         names = list(reader.fieldnames or ())
         twice = next((name for name in names if names.count(name) > 1), None)
@@ -183,8 +202,17 @@ def typed_questions(texts: Sequence[str], style: Style, origin: str) -> tuple[Qu
 
 
 def lines_of(raw: bytes, origin: str) -> list[str]:
+    """The lines of a text."""
+    return re.split(_LINE_ENDS, _text(raw.removeprefix(_BOM), origin))
+
+
+def lines_of_file(path: Path) -> list[str]:
     """The lines of a text file."""
-    return re.split(r"\r\n|\r|\n", _text(raw.removeprefix(b"\xef\xbb\xbf"), origin))
+    try:
+        with open_plain(path) as file:
+            return re.split(_LINE_ENDS, _whole(file, path))
+    except OSError as error:
+        raise UserError(f"task: {path} can't be read ({error.strerror})") from None
 
 
 def name_of(text: str) -> str:

@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import json
 import os
-import re
 import secrets
 import selectors
 import subprocess
@@ -20,7 +19,7 @@ from typing import Any
 from peergrad.debate.errors import EngineError, UserError
 
 _START_S = 60.0  # loading sympy on a busy machine
-_SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD|HEADERS", re.IGNORECASE)  # what a model's program has no business with
+_NEEDED = ("PATH", "LD_LIBRARY_PATH")  # of the environment, to start at all; a model's program has no business with more
 _MARGIN_S = 2.0  # a worker keeps to the deadline by itself; one that has not after this is killed
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # a process with threads is slow to copy
 
@@ -80,7 +79,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={name: value for name, value in os.environ.items() if not _SECRET.search(name)} | _ONE_THREAD,
+            env={name: os.environ[name] for name in _NEEDED if name in os.environ} | _ONE_THREAD,
         )
         self._deadline_s = deadline_s
         assert self._process.stdin

@@ -11,8 +11,6 @@ from peergrad.debate.types import Debate
 from peergrad.runs.watch import Watcher
 from peergrad.terminal.tables import print_line
 
-_GRACE_S = 20.0
-
 
 class View(Watcher):
     """A view of work under way. All text is made harmless before it is shown."""

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -63,7 +64,9 @@ def application(library: Library, token: str, *, host: str = "127.0.0.1", port: 
         library.close()
 
     routes = [Route("/", page), Route("/static/{name:path}", static), Route("/api/{key:path}", api)]
-    return Starlette(routes=routes, lifespan=lifespan, middleware=[Middleware(Guard, token=token, cookie=cookie, host=host)])
+    guard = Middleware(Guard, token=token, cookie=cookie, host=host)
+    small = Middleware(GZipMiddleware, minimum_size=1000)  # a tunnel to another machine may be slow
+    return Starlette(routes=routes, lifespan=lifespan, middleware=[guard, small])
 
 
 class Guard:

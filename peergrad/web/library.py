@@ -50,14 +50,15 @@ class Shelf:
 
     def __init__(self, source: Source, cache: Path | None) -> None:
         self.source, self.index = source, Index(source, cache)
-        self._overview = Overview(source)
+        self._live = cache is not None
+        self._overview = Overview(source, self._live)
         self._signature: object = None
         self._seen: object = None
 
     @property
     def overview(self) -> Overview:
         if (now := self._files()) != self._signature:
-            self._overview, self._signature = Overview(self.source), now
+            self._overview, self._signature = Overview(self.source, self._live), now
         return self._overview
 
     def _files(self) -> object:
@@ -98,7 +99,7 @@ class Shelf:
 
 
 class Library:
-    """Everything there is to see. ``cache`` is where indexes are kept; ``None`` keeps them in memory."""
+    """Everything there is to see. ``cache`` is where indexes are kept; ``None`` keeps them in memory, for an export."""
 
     def __init__(self, paths: Sequence[str | Path], cache: Path | None) -> None:
         self._paths, self._cache = [str(path) for path in paths], cache

@@ -13,12 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from peergrad.config import PRESETS, EvalConfig, TrainConfig, flat, preset
+from peergrad.config import PRESETS, EvalConfig, TrainConfig, preset
 from peergrad.debate.errors import UserError
 from peergrad.measure.changes import rows_before_and_after
 from peergrad.measure.history import RunHistory, alarm_spans, all_shown, mean, number, total
 from peergrad.runs.evaluation import read_result
 from peergrad.runs.folder import Progress
+from peergrad.settings import flat
 from peergrad.web import safe
 from peergrad.web.scoring import settings_of
 from peergrad.web.sources import Source
@@ -32,9 +33,13 @@ _MOST_SPANS = 1_000
 
 @dataclass(frozen=True)
 class Overview:
-    """What is known of a source but for its debates, read when it is asked for; made anew when a file changes."""
+    """What is known of a source but for its debates, read when it is asked for; made anew when a file changes.
+
+    What is not ``live`` is for others to look at, later: it says neither where it lay nor what has just been written.
+    """
 
     source: Source
+    live: bool = True
 
     @cached_property
     def facts(self) -> dict[str, Any] | None:
@@ -70,7 +75,7 @@ class Overview:
             "id": self.source.id,
             "kind": self.source.kind,
             "name": self.source.name,
-            "path": str(self.source.path),
+            "path": str(self.source.path) if self.live else self.source.name,
             "status": self._status(),
             "problem": problem if facts is not None else f"{self.source.path}: what it is can't be read",
             "created": _word((facts or {}).get("created")),
@@ -132,15 +137,15 @@ class Overview:
     def _status(self) -> str:
         if self.facts is None:
             return "damaged"
-        if is_locked(self.source.path / "lock"):
+        if self.live and is_locked(self.source.path / "lock"):
             return "running"
-        growing = "running" if time.time() - changed_at(self.source, growing=True) < _GROWING_S else "unfinished"
+        growing = self.live and time.time() - changed_at(self.source, growing=True) < _GROWING_S
         if self.source.kind == "file":
-            return "running" if growing == "running" else "finished"
+            return "running" if growing else "finished"
         config, history = self.settings[0], self.history
         if isinstance(config, TrainConfig) and history.steps >= config.learn.steps and (history.train or history.warm):
             return "finished"
-        return "finished" if self.result else growing
+        return "finished" if self.result else "running" if growing else "unfinished"
 
     def _curves(self) -> list[dict[str, Any]]:
         names, logged = self.history.names["train"], self.history.train
@@ -168,7 +173,7 @@ class Overview:
         for section in fields(config):
             for setting, value in flat(getattr(config, section.name)).items():
                 before = others[name].get(setting)
-                about = {"value": _plain(value), "preset": _plain(before), "differs": before != value}
+                about = {"value": _plain(value), "preset": _plain(before), "differs": before != value and setting != "out"}
                 settings.append({"section": section.name, "name": setting} | about)
         return {"preset": name if isinstance(config, TrainConfig) else None, "settings": settings}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from peergrad.debate.transcript import dump
@@ -28,7 +29,13 @@ def report(run: Run) -> str:
     """The page about a run. It can be made at any moment: of its debates it has the first and the last."""
     library = Library([run.path], None)
     library.shelves = {id: shelf for id, shelf in library.shelves.items() if shelf.source.kind == "run"}
+    _rename(library, run.path.absolute().name)
     return page_of(library, _REPORT_MB)
+
+
+def _rename(library: Library, name: str) -> None:
+    for shelf in library.shelves.values():
+        shelf.source = replace(shelf.source, name=name)
 
 
 class Inline:
@@ -50,4 +57,5 @@ def show(what: Run | Debate) -> Inline:
         path = Path(folder) / "debate.jsonl"
         path.write_text(dump(what) + "\n", encoding="utf-8")
         library = Library([path], None)
+        _rename(library, what.id)
         return Inline(page_of(library, _REPORT_MB, f"debate/{next(iter(library.shelves))}/debates/0"))

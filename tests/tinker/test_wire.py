@@ -277,7 +277,7 @@ def test_a_program_has_its_own_thresholds(server, loss, oracle):
         config = {} if low is None else {"clip_low_threshold": low, "clip_high_threshold": high}
         made = client.forward_backward(data, loss, config).result()
         new = np.array(made.loss_fn_outputs[0]["logprobs"].tolist())
-        bounds = {} if low is None else {"low": low, "high": high}
+        bounds = {} if low is None else {"bounds": (low, high)}
         found.append(made.metrics["loss:sum"])
         assert found[-1] == pytest.approx(oracle(new, sampled, advantages, np.ones(40), **bounds).value, abs=1e-3)
     assert len({round(value, 2) for value in found}) == 3

@@ -100,7 +100,7 @@ class Viewer:
         """Nothing ran that is not ours, nothing was asked for elsewhere, nothing was refused or failed."""
         assert self.page.evaluate("window.pwned") is None
         assert self.page.evaluate("window.caught") == []
-        assert self.wrong == []
+        assert not self.wrong, self.wrong
 
     def close(self) -> None:
         self.context.close()

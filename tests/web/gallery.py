@@ -123,7 +123,7 @@ def write_run(path: Path, task: Task, *, steps: int, batch: int = 6, collapse: S
     _evaluate(run, rules, task, 0, 0.35, seed)
     for step in range(1, steps + 1):
         speakers = Speakers(0.35 + 0.5 * step / steps, 0.15 if step in collapse else 0.8 + 0.15 * step / steps, seed)
-        asked = [task[(step * 5 + index) % len(task)] for index in range(batch - 1)] + [task[0]]
+        asked = [task[1 + (step * 5 + index) % (len(task) - 1)] for index in range(batch - 1)] + [task[0]]
         debates = tuple(asyncio.run(play(rules, one, speakers, id=f"step-{step}/{one.id}")) for one in asked)
         dropped = {f"step-{step}/q9": "the engine failed it: connection reset"} if step == 3 else {}
         run.save_debates(f"step_{step:06}", Played(debates, dropped))

@@ -30,6 +30,7 @@ def viewer(tmp_path_factory):
     with opened_browser() as browser, served(*FILES, cache=tmp_path_factory.mktemp("cache")) as url:
         one = Viewer(browser, url, height=1200)
         one.wait("a.open")
+        one.until(lambda: "% read" not in one.text())
         yield one
         one.close()
 

@@ -46,6 +46,7 @@ def test_one_file_has_what_the_server_gives(made, tmp_path, server):
         assert len(rows) == source["debates"]
         theirs = [row | {"snippet": None} for row in server.get(f"debates/{id}", limit=500)["rows"]]
         assert sorted(rows, key=str) == sorted(theirs, key=str)
+        assert source["path"] == source["name"]
         assert page.data[f"metrics/{id}"] == server.get(f"metrics/{id}")
         assert page.data[f"source/{id}"]["settings"] == server.get(f"source/{id}")["settings"]
         row = rows[-1]

@@ -4,6 +4,10 @@ import http.client
 import json
 import os
 import random
+import signal
+import subprocess
+import sys
+import urllib.request
 
 import pytest
 
@@ -202,6 +206,28 @@ def test_links_pipes_and_odd_files_are_not_read(own, tmp_path):
         assert (page["preset"], page["skipped"]) == (None, [])
         assert "is a link" in page["source"]["problem"]
         assert server.get(f"debates/{id}", q="the secret")["matched"] == 0
+
+
+def test_the_command_prints_an_address_that_works_and_stops_when_told(made, tmp_path):
+    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "peergrad", "view", str(made / "evals"), "--no-open"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
+        assert process.stdout
+        address = process.stdout.readline().strip()
+        assert address.startswith("http://127.0.0.1:")
+        cookies = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        assert b"peergrad-mode" in cookies.open(address, timeout=60).read()
+        listed = json.loads(cookies.open(address.partition("?")[0] + "api/sources", timeout=60).read())
+        assert len(listed["sources"]) == 2
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) in (0, 130)
+        assert process.stderr
+        assert "Traceback" not in process.stderr.read()
+    assert list(tmp_path.glob("peergrad/view/*.sqlite"))
+    for wrong, why in (("nowhere", "is not there"), (str(tmp_path), "holds no run")):
+        done = subprocess.run([*command[:4], wrong], capture_output=True, text=True, env=env)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert why in done.stderr
 
 
 @pytest.mark.parametrize("name", ["run.json", "metrics.jsonl", "config.toml", "outcomes.jsonl"])

@@ -8,10 +8,13 @@
   function Page({ path, query }) {
     const [kind, id, what, ...rest] = path;
     if (!kind) return html`<${Runs} query=${query} />`;
-    if (kind === "source" && id && (!what || what === "settings")) return html`<${Source} key=${id} id=${id} tab=${what ?? ""} query=${query} />`;
+    if (kind === "source" && id && (!what || what === "settings")) return html`<${Source} key=${id} id=${id}
+      tab=${what ?? ""} query=${query} />`;
     if (kind === "source" && what === "debates") return html`<${Debates} key=${id} id=${id} query=${query} />`;
-    if (kind === "source" && what === "debate" && rest.length === 2) return html`<${Debate} id=${id} part=${rest[0]} index=${rest[1]} query=${query} />`;
-    if (kind === "source" && what === "question" && rest.length === 1) return html`<${Question} key=${rest[0]} id=${id} question=${rest[0]} query=${query} />`;
+    if (kind === "source" && what === "debate" && rest.length === 2) return html`<${Debate} id=${id} part=${rest[0]}
+      index=${rest[1]} query=${query} />`;
+    if (kind === "source" && what === "question" && rest.length === 1) return html`<${Question} key=${rest[0]} id=${id}
+      question=${rest[0]} query=${query} />`;
     if (kind === "compare" && what) return html`<${Compare} key=${`${id}/${what}`} a=${id} b=${what} query=${query} />`;
     return html`<main><${Failed} error="There is no such page." /><p><a href="#/">All runs and evaluations</a></p></main>`;
   }
@@ -39,18 +42,30 @@
       Escape: { does: "leave a field", run: () => document.activeElement?.blur() },
     });
     return html`
-      <a class="skip" href="#content" onClick=${(event) => { event.preventDefault(); document.querySelector("main")?.scrollIntoView(); document.querySelector("main a, main button")?.focus(); }}>To the content</a>
+      <a class="skip" href="#content"
+        onClick=${toContent}>To the content</a>
       <nav class="top" aria-label="where">
         <a class="mark" href="#/">peergrad</a>
-        ${source && html`<span class="crumb" aria-hidden="true">/</span><a href=${sourceAddress(source.id)}><${Name} text=${shortName(source)} /></a>`}
+        ${source && html`<span class="crumb" aria-hidden="true">/</span><a href=${sourceAddress(source.id)}><${Name}
+          text=${shortName(source)} /></a>`}
         ${source && TITLES[path[2]] && html`<span class="crumb" aria-hidden="true">/</span><span>${TITLES[path[2]]}</span>`}
         <span class="spread"></span>
-        <span class="alive" role="status">${live ? html`<span class="on">live</span><span class="off">not connected</span>` : "export"}</span>
+        <span class="alive" role="status">${live ? html`<span class="on">live</span>
+          <span class="off">not connected</span>` : "export"}</span>
         <button class="help" onClick=${() => setHelp(true)} aria-label="keys and help">?</button>
       </nav>
-      ${error ? html`<main><${Failed} error=${`This can't be shown: ${error.message}`} /></main>` : html`<${Page} path=${shown} query=${query} />`}
-      ${help && html`<${Dialog} title="Keys" onClose=${() => setHelp(false)}><dl class="keys">${keysNow().map(([key, does]) => html`<div key=${key}><dt><kbd>${KEYS[key] ?? key}</kbd></dt><dd>${does}</dd></div>`)}</dl>
-        <p class="soft">Tab moves through everything, Enter opens. The address holds what is on the screen: copy it to show somebody the same.</p><//>`}`;
+      ${error ? html`<main><${Failed} error=${`This can't be shown: ${error.message}`} /></main>` : html`<${Page}
+        path=${shown} query=${query} />`}
+      ${help && html`<${Dialog} title="Keys" onClose=${() => setHelp(false)}><dl class="keys">
+        ${keysNow().map(([key, does]) => html`<div key=${key}><dt><kbd>${KEYS[key] ?? key}</kbd></dt><dd>${does}</dd>
+          </div>`)}</dl>
+        <p class="soft">Tab moves through everything, Enter opens. The address holds what is on the screen: copy it, and somebody
+          else sees the same.</p><//>`}`;
+  }
+
+  function toContent(event) {
+    event.preventDefault(); // the hash is the page's own
+    document.querySelector("main a, main button")?.focus();
   }
 
   const KEYS = { ArrowRight: "→", ArrowLeft: "←", Escape: "Esc" };

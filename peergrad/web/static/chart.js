@@ -128,7 +128,10 @@
       padding: [10, 10, 0, 0],
       legend: { show: false },
       cursor: { sync: { key: "steps" }, y: false, points: { size: 7 } },
-      scales: { x: { time: false, range: (u, low, high) => (low === high ? [low - 1, high + 1] : [low, high]) }, y: log ? { distr: 3 } : { range: (u, low, high) => yRange(low, high, live.current.share) } },
+      scales: {
+        x: { time: false, range: (u, low, high) => (low === high ? [low - 1, high + 1] : [low, high]) },
+        y: log ? { distr: 3 } : { range: (u, low, high) => yRange(low, high, live.current.share) },
+      },
       series: [{}, ...(smoothed ? every.map((index) => line(index, true)) : []), ...every.map((index) => line(index, false))],
       axes: [
         { ...axis, size: 28, values: (u, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? String(tick) : "")) },
@@ -147,7 +150,10 @@
   // Room above and below; shares stay between 0 and 1, and what never changes is a line in the middle.
   function yRange(low, high, share) {
     if (low === null || high === null) return [0, 1];
-    if (share && low >= 0 && high <= 1) return low === high ? [0, 1] : Plot.rangeNum(low, Math.min(1, high), { min: { pad: 0.05, soft: 0, mode: 1 }, max: { pad: 0.05, hard: 1.02 } });
+    if (share && low >= 0 && high <= 1) {
+      const pads = { min: { pad: 0.05, soft: 0, mode: 1 }, max: { pad: 0.05, hard: 1.02 } };
+      return low === high ? [0, 1] : Plot.rangeNum(low, high, pads);
+    }
     return low === high ? [low - Math.abs(low || 1), high + Math.abs(high || 1)] : Plot.rangeNum(low, high, 0.1, true);
   }
 

@@ -24,12 +24,14 @@
   // `stream` is its place, -1 for the sum of all. With `tokens`, every token is a piece that says how likely it was.
   function CreditText({ turn, stream, largest, names, tokens = false }) {
     const all = turn.credit ?? [];
-    if (!all.length) return html`<bdi class="text raw"><span class="credit none" title="no credit"><${Text} text=${turn.text} /></span></bdi>`;
+    if (!all.length) return html`<bdi class="text raw"><span class="credit none" title="no credit"><${Text}
+      text=${turn.text} /></span></bdi>`;
     return html`<bdi class="text raw">${all.map((stretch, index) => {
       const [start, end] = stretch;
       const value = valueOf(stretch, stream);
       const inner = tokens && turn.tokens ? pieces(turn, start, end) : html`<${Text} text=${turn.text.slice(start, end)} />`;
-      return html`<span key=${index} class=${shade(value, largest)} data-credit=${value === null ? "none" : String(value)} title=${told(stretch, stream, names)}>${inner}</span>`;
+      return html`<span key=${index} class=${shade(value, largest)} data-credit=${value === null ? "none" : String(value)}
+        title=${told(stretch, stream, names)}>${inner}</span>`;
     })}</bdi>`;
   }
 
@@ -48,15 +50,18 @@
       if (from < start || from >= end || to <= from) continue;
       const p = Math.exp(logprobs[index]);
       const title = `token ${index}: log-probability ${signed(logprobs[index], 3)}, ${(p * 100).toFixed(1)} %`;
-      spans.push(html`<span key=${index} class=${`token p${Math.min(4, Math.floor(p * 5))}`} title=${title}>${visible(turn.text.slice(from, Math.min(to, end)))}</span>`);
+      spans.push(html`<span key=${index} class=${`token p${Math.min(4, Math.floor(p * 5))}`} title=${title}>
+        ${visible(turn.text.slice(from, Math.min(to, end)))}</span>`);
     }
     return spans;
   }
 
   function CreditLegend({ largest, tokens }) {
     const steps = ["minus5", "minus3", "minus1", "zero", "plus1", "plus3", "plus5"];
-    return html`<p class="credit-legend"><span>−${largest.toFixed(2)}</span>${steps.map((step) => html`<span key=${step} class=${`credit ${step}`}>${step === "zero" ? "0" : "\u00a0"}</span>`)}<span>+${largest.toFixed(2)}</span>
-      <span class="credit none">no signal</span>${tokens && html`<span class="soft">Under a token: the fainter the line, the likelier it was.</span>`}</p>`;
+    return html`<p class="credit-legend"><span>−${largest.toFixed(2)}</span>${steps.map((step) => html`<span key=${step}
+      class=${`credit ${step}`}>${step === "zero" ? "0" : "\u00a0"}</span>`)}<span>+${largest.toFixed(2)}</span>
+      <span class="credit none">no signal</span>${tokens &&
+        html`<span class="soft">Under a token: the fainter the line, the likelier it was.</span>`}</p>`;
   }
 
   Object.assign(pg, { CreditText, CreditLegend, largestCredit });

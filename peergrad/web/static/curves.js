@@ -2,7 +2,8 @@
 
 "use strict";
 {
-  const { Chart, Field, Name, SourceName, Swatch, Waiting, html, setQuery, shortName, useData, useMemo, useState } = pg;
+  const { Chart, Field, Name, SourceName, Swatch, Waiting, html, setQuery, shortName } = pg;
+  const { useData, useEffect, useMemo, useState } = pg;
 
   const MOST_LINES = 12;
 
@@ -11,11 +12,14 @@
       <label>Smooth <input type="range" min="0" max="30" value=${query.smooth ?? 0} aria-label="mean over the last steps"
         onInput=${(event) => setQuery({ smooth: event.target.value === "0" ? "" : event.target.value })} />
         <output>${query.smooth ? `mean of ${query.smooth}` : "off"}</output></label>
-      <label><input type="checkbox" checked=${query.log === "1"} onChange=${(event) => setQuery({ log: event.target.checked ? "1" : "" })} /> log scale</label>
-      ${groups.length > 1 && html`<label>Show <select value=${query.group ?? ""} onChange=${(event) => setQuery({ group: event.target.value })}>
+      <label><input type="checkbox" checked=${query.log === "1"}
+        onChange=${(event) => setQuery({ log: event.target.checked ? "1" : "" })} /> log scale</label>
+      ${groups.length > 1 && html`<label>Show <select value=${query.group ?? ""}
+        onChange=${(event) => setQuery({ group: event.target.value })}>
         <option value="">all</option>${groups.map((group) => html`<option key=${group} value=${group}>${group}</option>`)}
       </select></label>`}
-      ${more && html`<${Field} label="Metric" value=${query.metric} placeholder="any name, such as kl" onChange=${(metric) => setQuery({ metric })} />`}
+      ${more && html`<${Field} label="Metric" value=${query.metric} placeholder="any name, such as kl"
+        onChange=${(metric) => setQuery({ metric })} />`}
     </div>`;
   }
 
@@ -31,13 +35,17 @@
     const groups = [...new Set(charts.map((chart) => chart.group))];
     const drawn = useMemo(() => [...charts, ...foundCharts(metrics, charts, query.metric)].map((chart) => ({
       ...chart,
-      lines: chart.lines.map((line) => ({ label: line.label, points: pointsOf(metrics, line) })).filter((line) => line.points?.some(([, y]) => y !== null)),
+      lines: chart.lines
+        .map((line) => ({ label: line.label, points: pointsOf(metrics, line) }))
+        .filter((line) => line.points?.some(([, y]) => y !== null)),
     })).filter((chart) => chart.lines.length), [metrics, charts, query.metric]);
     const wanted = drawn.filter((chart) => chart.found || (!query.metric && (!query.group || chart.group === query.group)));
     return html`<section aria-label="curves">
       <${CurveControls} query=${query} groups=${groups} more=${true} />
-      ${!wanted.length && html`<p class="empty">${query.metric ? "No metric has this name." : "Nothing has been measured yet."}</p>`}
-      <${Groups} charts=${wanted} draw=${(chart) => html`<${Chart} ...${chart} smooth=${Number(query.smooth) || 0} log=${query.log === "1"}
+      ${!wanted.length && html`<p class="empty">
+        ${query.metric ? "No metric has this name." : "Nothing has been measured yet."}</p>`}
+      <${Groups} charts=${wanted} draw=${(chart) => html`<${Chart} ...${chart} smooth=${Number(query.smooth) || 0}
+        log=${query.log === "1"}
         alarms=${chart.axis === "step" ? metrics.alarms : []} onPick=${chart.axis === "step" ? onStep : undefined} />`} />
     </section>`;
   }
@@ -66,19 +74,26 @@
     const ready = sources.filter((source) => loaded[source.id]?.metrics && loaded[source.id]?.detail);
     const charts = useMemo(() => overlaid(ready.map((source) => ({ source, ...loaded[source.id] }))), [ready.map((one) => one.id).join(), loaded]);
     return html`<div class="overlay">
-      ${sources.map((source) => html`<${Load} key=${source.id} id=${source.id} onLoad=${(data) => setLoaded((old) => ({ ...old, [source.id]: data }))} />`)}
-      <ul class="legend large">${sources.map((source, index) => html`<li key=${source.id} class=${`s${index % 6}`}><${Swatch} index=${index} /> <${SourceName} source=${source} /></li>`)}</ul>
+      ${sources.map((source) => html`<${Load} key=${source.id} id=${source.id}
+        onLoad=${(data) => setLoaded((old) => ({ ...old, [source.id]: data }))} />`)}
+      <ul class="legend large">${sources.map((source, index) => html`<li key=${source.id} class=${`s${index % 6}`}>
+        <${Swatch} index=${index} /> <${SourceName} source=${source} /></li>`)}</ul>
       <${CurveControls} query=${query} groups=${[...new Set(charts.map((chart) => chart.group))]} />
       ${!charts.length && html`<${Waiting} state=${{}} what="curves" />`}
       <${Groups} charts=${charts.filter((chart) => !query.group || chart.group === query.group)}
-        draw=${(chart) => html`<${Chart} ...${chart} lines=${chart.lines.map((line) => ({ ...line, label: shortName(line.source) }))} smooth=${Number(query.smooth) || 0} log=${query.log === "1"} />`} />
+        draw=${(chart) => html`<${Chart} ...${chart}
+          lines=${chart.lines.map((line) => ({ ...line, label: shortName(line.source) }))}
+            smooth=${Number(query.smooth) || 0} log=${query.log === "1"} />`} />
     </div>`;
   }
 
   function Load({ id, onLoad }) {
     const [detail, metrics] = [useData(["source", id]), useData(["metrics", id])];
-    useMemo(() => detail.data && metrics.data && queueMicrotask(() => onLoad({ detail: detail.data, metrics: metrics.data })), [detail.data, metrics.data]);
-    return detail.error || metrics.error ? html`<p class="failed"><${Name} text=${detail.error ?? metrics.error} /></p>` : null;
+    useEffect(() => {
+      if (detail.data && metrics.data) onLoad({ detail: detail.data, metrics: metrics.data });
+    }, [detail.data, metrics.data]);
+    return detail.error || metrics.error ? html`<p class="failed"><${Name} text=${detail.error ?? metrics.error} />
+      </p>` : null;
   }
 
   // One chart for each line of each chart, so that a colour is a run. What is 0 in all of them is left out.

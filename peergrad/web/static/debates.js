@@ -29,15 +29,20 @@
       <${SourceHead} detail=${source.data} tab="debates" />
       <div class="controls">
         <${PartChoice} parts=${parts} value=${query.part} />
-        <${Field} id="find" label="Search" value=${query.q} placeholder="in questions and replies" onChange=${(q) => setQuery({ q, page: "" })} />
+        <${Field} id="find" label="Search" value=${query.q} placeholder="in questions and replies"
+          onChange=${(q) => setQuery({ q, page: "" })} />
       </div>
       <div class="flags" role="group" aria-label="only debates with">
-        ${FLAGS.filter(([flag]) => flags.includes(flag) || state.data?.flags[flag]).map(([flag, name, title]) => html`<button key=${flag} data-flag=${flag} class="flag" title=${title}
-          aria-pressed=${String(flags.includes(flag))} onClick=${() => toggle(flag)}>${name} <b>${count(state.data?.flags[flag] ?? 0)}</b></button>`)}
-        ${(flags.length > 0 || query.q) && html`<button class="plain" onClick=${() => setQuery({ flags: "", q: "", page: "" })}>clear</button>`}
+        ${FLAGS.filter(([flag]) => flags.includes(flag) || state.data?.flags[flag]).map(([flag, name, title]) => html`
+          <button key=${flag} data-flag=${flag} class="flag" title=${title}
+          aria-pressed=${String(flags.includes(flag))} onClick=${() => toggle(flag)}>${name} <b>
+            ${count(state.data?.flags[flag] ?? 0)}</b></button>`)}
+        ${(flags.length > 0 || query.q) && html`<button class="plain"
+          onClick=${() => setQuery({ flags: "", q: "", page: "" })}>clear</button>`}
       </div>
       ${state.error && html`<${Failed} error=${state.error} />`}
-      ${!state.data ? !state.error && html`<p class="loading">Reading debates…</p>` : html`<${Table} id=${id} data=${state.data} query=${query} parts=${parts} />`}
+      ${!state.data ? !state.error && html`<p class="loading">Reading debates…</p>` : html`<${Table} id=${id}
+        data=${state.data} query=${query} parts=${parts} />`}
     </main>`;
   }
 
@@ -46,12 +51,15 @@
     const steps = parts.filter((part) => part.kind === "step");
     const at = steps.findIndex((part) => part.name === value);
     const choose = (part) => setQuery({ part, page: "" });
-    return html`<label class="field"><span>From</span><select value=${value ?? ""} onChange=${(event) => choose(event.target.value)}>
+    return html`<label class="field"><span>From</span><select value=${value ?? ""}
+      onChange=${(event) => choose(event.target.value)}>
         <option value="">all ${parts.length === 1 ? "debates" : `${parts.length} files`}</option>
-        ${parts.map((part) => html`<option key=${part.name} value=${part.name}>${visible(part.kind === "step" ? `step ${part.step}` : part.name)} (${part.debates})</option>`)}
+        ${parts.map((part) => html`<option key=${part.name} value=${part.name}>
+          ${visible(part.kind === "step" ? `step ${part.step}` : part.name)} (${part.debates})</option>`)}
       </select></label>
       ${steps.length > 1 && html`<label class="slider"><span>Step ${at < 0 ? "any" : steps[at].step}</span>
-        <input type="range" min="0" max=${steps.length - 1} value=${at < 0 ? 0 : at} aria-label="step" onInput=${(event) => choose(steps[event.target.value].name)} /></label>`}`;
+        <input type="range" min="0" max=${steps.length - 1} value=${at < 0 ? 0 : at} aria-label="step"
+          onInput=${(event) => choose(steps[event.target.value].name)} /></label>`}`;
   }
 
   function move(by) {
@@ -64,22 +72,27 @@
     const sort = { by: query.sort, onSort: (by) => setQuery({ sort: by, page: "" }) };
     const many = !query.part && parts.length > 1;
     const page = Number(query.page) || 0;
-    if (!data.rows.length) return html`<p class="empty">${data.total ? `None of ${count(data.total)} debates fits.` : "There are no debates yet."}</p>`;
-    return html`<p class="found" role="status">${count(data.matched)} of ${count(data.total)} debates${data.indexed < 1 ? `; ${percent(data.indexed)} of the files read so far` : ""}</p>
+    if (!data.rows.length) return html`<p class="empty">
+      ${data.total ? `None of ${count(data.total)} debates fits.` : "There are no debates yet."}</p>`;
+    return html`<p class="found" role="status">
+      ${count(data.matched)} of ${count(data.total)} debates${data.indexed < 1 ? `; ${percent(data.indexed)} of the files read so far` : ""}</p>
       <div class="scroll"><table class="list debates"><thead><tr>
         ${many && html`<${SortHead} ...${sort} column="part">From<//>`}
         <${SortHead} ...${sort} column="question">Question<//>
         <${SortHead} ...${sort} column="winner_right" title="the answer that won">Winner<//>
         <${SortHead} ...${sort} column="right" title="a line for each round, a place for each agent">Right<//>
-        <${SortHead} ...${sort} column="flips" title="answers that changed from right to wrong, and back" number=${true}>Changed<//>
+        <${SortHead} ...${sort} column="flips" title="answers that changed from right to wrong, and back"
+          number=${true}>Changed<//>
         <${SortHead} ...${sort} column="votes" title="valid votes" number=${true}>Votes<//>
         <${SortHead} ...${sort} column="unreadable" title="replies that can't be read" number=${true}>Unread.<//>
         <${SortHead} ...${sort} column="sampled_tokens" number=${true}>Tokens<//>
         <th scope="col">Notes</th>
       </tr></thead><tbody>
-        ${data.rows.map((row, place) => html`<${Row} key=${`${row.part}/${row.index ?? row.id}/${place}`} ...${{ id, row, many, query }} />`)}
+        ${data.rows.map((row, place) => html`<${Row}
+          key=${`${row.part}/${row.index ?? row.id}/${place}`} ...${{ id, row, many, query }} />`)}
       </tbody></table></div>
-      <${Pages} page=${page} size=${PAGE} total=${data.matched} onPage=${(next) => setQuery({ page: next || "" }, { push: true })} />`;
+      <${Pages} page=${page} size=${PAGE} total=${data.matched}
+        onPage=${(next) => setQuery({ page: next || "" }, { push: true })} />`;
   }
 
   function Row({ id, row, many, query }) {
@@ -89,24 +102,42 @@
     const winner = row.winner === null || row.winner === undefined ? null : row.answers?.[row.winner];
     const context = { flags: query.flags, q: query.q, sort: query.sort, from: query.part ? "" : "all", find: query.q };
     return html`<tr class=${open ? "" : "closed"}>
-      ${many && html`<td><${Name} text=${row.step === null || row.step === undefined ? row.part : `step ${row.step}`} /></td>`}
-      <th scope="row">${open ? html`<a class="open" href=${debateAddress(id, row, { ...context, turn: row.snippet?.turn ?? "" })}>${question}</a>` : question}
-        ${row.snippet && html`<small class="snippet">…${visible(row.snippet.before)}<mark>${visible(row.snippet.hit)}</mark>${visible(row.snippet.after)}… <span class="soft">${row.snippet.turn === null ? "in the question" : row.snippet.turn >= row.turns ? "by the judge" : `turn ${row.snippet.turn}`}</span></small>`}
+      ${many && html`<td><${Name} text=${row.step === null || row.step === undefined ? row.part : `step ${row.step}`} />
+        </td>`}
+      <th scope="row">${open ? html`<a class="open"
+        href=${debateAddress(id, row, { ...context, turn: row.snippet?.turn ?? "" })}>${question}</a>` : question}
+        ${row.snippet && html`<small class="snippet">…${visible(row.snippet.before)}<mark>${visible(row.snippet.hit)}</mark>
+          ${visible(row.snippet.after)}… <span class="soft">
+            ${saidIn(row)}</span></small>`}
         ${there && !open && html`<small>not part of this export</small>`}
-        ${(row.problem || row.dropped) && html`<small class="bad"><${Name} text=${row.problem ?? row.dropped} /></small>`}</th>
-      <td>${winner === null || winner === undefined ? html`<span class="none">${row.decided_by === "nothing" || row.winner === null ? "none" : "–"}</span>` : html`<${Grade} right=${row.winner_right} words=${false} /> <span class="answer"><${Name} text=${winner} /></span> <small class="soft">Agent ${row.winner}</small>`}</td>
+        ${(row.problem || row.dropped) && html`<small class="bad"><${Name} text=${row.problem ?? row.dropped} />
+          </small>`}</th>
+      <td>${winner === null || winner === undefined ? html`<span class="none">
+        ${row.decided_by === "nothing" || row.winner === null ? "none" : "–"}</span>` : html`<${Grade}
+          right=${row.winner_right} words=${false} /> <span class="answer"><${Name} text=${winner} />
+            </span> <small class="soft">Agent ${row.winner}</small>`}</td>
       <td>${row.right && html`<${RightGrid} right=${row.right} />`}</td>
       <td class="number" data-label="changed">${flips(row)}</td>
       <td class="number" data-label="votes">${count(row.votes)}</td>
-      <td class="number" data-label="unreadable">${row.unreadable ? html`<span class="bad">${row.unreadable}</span>` : html`<span class="none">0</span>`}</td>
+      <td class="number" data-label="unreadable">${row.unreadable ? html`<span class="bad">${row.unreadable}</span>`
+        : html`<span class="none">0</span>`}</td>
       <td class="number" data-label="tokens">${count(row.sampled_tokens)}</td>
-      <td class="notes">${FLAGS.filter(([flag]) => row.flags.includes(flag)).map(([flag, name, title]) => html`<span key=${flag} class=${`note-flag ${flag}`} title=${title}>${name}</span> `)}</td>
+      <td class="notes">${FLAGS.filter(([flag]) => row.flags.includes(flag)).map(
+        ([flag, name, title]) => html`<span key=${flag} class=${`note-flag ${flag}`} title=${title}>${name}</span> `,
+      )}</td>
     </tr>`;
+  }
+
+  function saidIn({ snippet, turns }) {
+    if (snippet.turn === null) return "in the question";
+    return snippet.turn >= turns ? "by the judge" : `turn ${snippet.turn}`;
   }
 
   function flips(row) {
     if (!row.right_to_wrong && !row.wrong_to_right) return html`<span class="none">–</span>`;
-    return html`${row.wrong_to_right > 0 && html`<span class="grade right" aria-label=${`${row.wrong_to_right} to right`}>↗${row.wrong_to_right}</span>`} ${row.right_to_wrong > 0 && html`<span class="grade wrong" aria-label=${`${row.right_to_wrong} to wrong`}>↘${row.right_to_wrong}</span>`}`;
+    return html`${row.wrong_to_right > 0 && html`<span class="grade right"
+      aria-label=${`${row.wrong_to_right} to right`}>↗${row.wrong_to_right}</span>`} ${row.right_to_wrong > 0 &&
+        html`<span class="grade wrong" aria-label=${`${row.right_to_wrong} to wrong`}>↘${row.right_to_wrong}</span>`}`;
   }
 
   Object.assign(pg, { Debates });

@@ -7,12 +7,14 @@
   const STATUS = { running: "●", finished: "✓", unfinished: "◐", damaged: "✗" };
 
   function Status({ value }) {
-    return html`<span class=${`status ${STATUS[value] ? value : ""}`}><span aria-hidden="true">${STATUS[value] ?? "○"}</span> <${Name} text=${value} /></span>`;
+    return html`<span class=${`status ${STATUS[value] ? value : ""}`}><span aria-hidden="true">
+      ${STATUS[value] ?? "○"}</span> <${Name} text=${value} /></span>`;
   }
 
   // Right, wrong or unknown: a sign and a word, never only a colour.
   function Grade({ right, words = true }) {
-    const [kind, sign, word] = right === true ? ["right", "✓", "right"] : right === false ? ["wrong", "✗", "wrong"] : ["unknown", "○", "not graded"];
+    const known = right === true || right === false;
+    const [kind, sign, word] = !known ? ["unknown", "○", "not graded"] : right ? ["right", "✓", "right"] : ["wrong", "✗", "wrong"];
     return html`<span class=${`grade ${kind}`} aria-label=${word}>${sign}${words && ` ${word}`}</span>`;
   }
 
@@ -20,7 +22,8 @@
   function RightGrid({ right }) {
     const signs = (round) => round.map((one) => (one === null ? "○" : one ? "✓" : "✗"));
     const spoken = right.map((round, index) => `round ${index + 1}: ${signs(round).join("")}`).join(", ");
-    return html`<span class="right-grid" role="img" aria-label=${spoken} title="a line for each round, a place for each agent">${right.map(
+    return html`<span class="right-grid" role="img" aria-label=${spoken}
+      title="a line for each round, a place for each agent">${right.map(
       (round, index) => html`<span key=${index}>${round.map(
         (one, agent) => html`<i key=${agent} class=${one === null ? "unknown" : one ? "right" : "wrong"}></i>`,
       )}</span>`,
@@ -68,13 +71,15 @@
       timer = setTimeout(() => onChange(event.target.value), 200);
     };
     return html`<label class="field"><span>${label}</span>
-      <input type="search" id=${id} value=${value ?? ""} placeholder=${placeholder} onInput=${later} autocomplete="off" spellcheck=${false} />
+      <input type="search" id=${id} value=${value ?? ""} placeholder=${placeholder} onInput=${later} autocomplete="off"
+        spellcheck=${false} />
     </label>`;
   }
 
   function Choice({ label, value, options, onChange }) {
     return html`<span class="choice" role="group" aria-label=${label}><span class="label">${label}</span>
-      ${options.map(([key, name, title]) => html`<button key=${key} aria-pressed=${String(value === key)} title=${title} onClick=${() => onChange(key)}>${name}</button>`)}
+      ${options.map(([key, name, title]) => html`<button key=${key} aria-pressed=${String(value === key)} title=${title}
+        onClick=${() => onChange(key)}>${name}</button>`)}
     </span>`;
   }
 
@@ -101,8 +106,10 @@
   function SourceName({ source }) {
     const name = visible(shortName(source));
     const cut = name.replace(/\/+$/, "").lastIndexOf("/") + 1;
-    return html`<bdi class="source-name" title=${visible(source.path)}>${cut > 0 && html`<span class="way">${name.slice(0, cut)}</span>`}${name.slice(cut)}</bdi>`;
+    return html`<bdi class="source-name" title=${visible(source.path)}>${cut > 0 && html`<span class="way">
+      ${name.slice(0, cut)}</span>`}${name.slice(cut)}</bdi>`;
   }
 
-  Object.assign(pg, { Status, Grade, RightGrid, Failed, Waiting, SortHead, Interval, Field, Choice, Pages, SourceName, shortName, sourceAddress, debateAddress });
+  Object.assign(pg, { Status, Grade, RightGrid, Failed, Waiting, SortHead, Interval, Field, Choice, Pages });
+  Object.assign(pg, { SourceName, shortName, sourceAddress, debateAddress });
 }

@@ -2,7 +2,8 @@
 
 "use strict";
 {
-  const { Failed, Field, Interval, Name, SortHead, SourceName, Sparkline, Status, Waiting, address, count, go, html, many, percent, setQuery, visible } = pg;
+  const { Failed, Field, Interval, Name, SortHead, SourceName, Sparkline, Status, Waiting, address } = pg;
+  const { count, go, html, many, percent, setQuery, visible } = pg;
   const { Overlay, sourceAddress, useData, useKeys, useMemo } = pg;
 
   const COLUMNS = {
@@ -32,9 +33,11 @@
     return html`<main>
       <div class="bar">
         <h1>Runs and evaluations</h1>
-        <${Field} id="find" label="Filter" value=${query.find} placeholder="name, model, task, status" onChange=${(find) => setQuery({ find })} />
+        <${Field} id="find" label="Filter" value=${query.find} placeholder="name, model, task, status"
+          onChange=${(find) => setQuery({ find })} />
       </div>
-      ${!all.length && html`<p class="empty">Nothing to show yet. Train something (<code>peergrad train --preset demo</code>), or name a folder: <code>peergrad view PATH</code>.</p>`}
+      ${!all.length && html`<p class="empty">Nothing to show yet. Train something
+        ${" "}(<code>peergrad train --preset demo</code>), or name a folder: <code>peergrad view PATH</code>.</p>`}
       ${all.length > 0 && !shown.length && html`<p class="empty">None of ${all.length} fits the filter.</p>`}
       <${Picked} ids=${picked} all=${all} query=${query} />
       ${parts.run.length > 0 && html`<${RunTable} rows=${parts.run} picked=${picked} pick=${pick} by=${query.sort} />`}
@@ -45,7 +48,8 @@
 
   function chosen(sources, { find = "", sort = "" }) {
     const wanted = find.toLowerCase().split(/\s+/).filter(Boolean);
-    const about = (one) => [one.name, one.model, one.task, one.status, one.protocol, one.reward, ...one.alarms.map((alarm) => alarm.name)].join(" ").toLowerCase();
+    const about = ({ name, model, task, status, protocol, reward, alarms }) =>
+      [name, model, task, status, protocol, reward, ...alarms.map((alarm) => alarm.name)].join(" ").toLowerCase();
     const kept = sources.filter((one) => wanted.every((word) => about(one).includes(word)));
     const key = COLUMNS[sort.replace(/^-/, "")];
     if (!key) return kept;
@@ -66,13 +70,15 @@
   function Head({ by, columns }) {
     return html`<thead><tr>${columns.map(([column, name, number]) =>
       column in COLUMNS
-        ? html`<${SortHead} key=${name} column=${column} by=${by} number=${number} onSort=${(sort) => setQuery({ sort })}>${name}<//>`
+        ? html`<${SortHead} key=${name} column=${column} by=${by} number=${number} onSort=${(sort) => setQuery({ sort })}>
+          ${name}<//>`
         : html`<th key=${name} scope="col" class=${number ? "number" : ""}>${name}</th>`,
     )}</tr></thead>`;
   }
 
   function Pick({ source, picked, pick }) {
-    return html`<td class="pick"><input type="checkbox" checked=${picked.includes(source.id)} onChange=${() => pick(source.id)}
+    return html`<td class="pick"><input type="checkbox" checked=${picked.includes(source.id)}
+      onChange=${() => pick(source.id)}
       aria-label=${`pick ${source.name}`} /></td>`;
   }
 
@@ -80,14 +86,17 @@
     const curves = commonCurves(rows);
     const columns = [["", ""], ["name", "Run"], ["status", "Status"], ["model", "Model and task"], ["step", "Steps"],
       ...curves.map(({ label }) => ["", label]), ["alarms", "Alarms"], ["skipped", "Skipped", true], ["changed", "Changed"]];
-    return html`<section><h2>Runs</h2><div class="scroll"><table class="list runs"><${Head} by=${by} columns=${columns} /><tbody>
+    return html`<section><h2>Runs</h2><div class="scroll"><table class="list runs"><${Head} by=${by} columns=${columns} />
+      <tbody>
       ${rows.map((source) => html`<tr key=${source.id}>
         <${Pick} ...${{ source, picked, pick }} />
-        <th scope="row"><a class="open" href=${sourceAddress(source.id)}><${SourceName} source=${source} /></a><${Problem} source=${source} /></th>
+        <th scope="row"><a class="open" href=${sourceAddress(source.id)}><${SourceName} source=${source} /></a><${Problem}
+          source=${source} /></th>
         <td><${Status} value=${source.status} /></td>
         <td><${Model} source=${source} /></td>
         <td><${Progress} step=${source.step} steps=${source.steps} /></td>
-        ${curves.map(({ name, label }) => html`<td key=${name} data-label=${label}><${Curve} curve=${source.curves.find((one) => one.name === name)} label=${label} /></td>`)}
+        ${curves.map(({ name, label }) => html`<td key=${name} data-label=${label}><${Curve}
+          curve=${source.curves.find((one) => one.name === name)} label=${label} /></td>`)}
         <td><${AlarmNames} alarms=${source.alarms} /></td>
         <td class="number" data-label="skipped">${skipped(source.updates)}</td>
         <td><${When} time=${source.changed} /></td>
@@ -98,7 +107,9 @@
   // A model by the last parts of its name; all of it when pointed at.
   function Model({ source }) {
     const name = visible(source.model ?? "–");
-    return html`<span class="model" title=${name}><bdi>${name.split("/").filter(Boolean).at(-1) ?? name}</bdi><small>on <${Name} text=${source.task ?? "–"} />, <${Name} text=${source.protocol ?? "–"} />${source.agents && ` ${source.agents} × ${source.rounds ?? "?"}`}</small></span>`;
+    return html`<span class="model" title=${name}><bdi>${name.split("/").filter(Boolean).at(-1) ?? name}</bdi>
+      <small>on <${Name} text=${source.task ?? "–"} />, <${Name} text=${source.protocol ?? "–"} />
+        ${source.agents && ` ${source.agents} × ${source.rounds ?? "?"}`}</small></span>`;
   }
 
   // The curves that most of these runs have, at most three: a column is for comparing.
@@ -113,26 +124,30 @@
   function Curve({ curve, label }) {
     if (!curve) return html`<span class="none">–</span>`;
     const last = curve.points.findLast(([, y]) => y !== null)?.[1];
-    return html`<span class="curve"><${Sparkline} points=${curve.points} label=${label} /><small>${curve.share ? percent(last) : pg.short(last)}</small></span>`;
+    return html`<span class="curve"><${Sparkline} points=${curve.points} label=${label} /><small>
+      ${curve.share ? percent(last) : pg.short(last)}</small></span>`;
   }
 
   function skipped(updates) {
     if (!updates?.total) return "–";
     const share = updates.skipped / updates.total;
-    return html`<span class=${share > 0.05 ? "bad" : ""}>${updates.skipped ? `${count(updates.skipped)} of ${count(updates.total)}` : "none"}</span>`;
+    return html`<span class=${share > 0.05 ? "bad" : ""}>
+      ${updates.skipped ? `${count(updates.skipped)} of ${count(updates.total)}` : "none"}</span>`;
   }
 
   function Progress({ step, steps }) {
     if (step === null) return html`<span class="none">–</span>`;
     const share = steps ? Math.min(1, step / steps) : 0;
     return html`<span class="progress">${count(step)}${steps ? ` of ${count(steps)}` : ""}
-      <svg viewBox="0 0 60 4" preserveAspectRatio="none" aria-hidden="true"><path class="rail" d="M0 2H60" /><path class="bar" d=${`M0 2H${60 * share}`} /></svg></span>`;
+      <svg viewBox="0 0 60 4" preserveAspectRatio="none" aria-hidden="true"><path class="rail" d="M0 2H60" />
+        <path class="bar" d=${`M0 2H${60 * share}`} /></svg></span>`;
   }
 
   function AlarmNames({ alarms }) {
     const names = [...new Set(alarms.map((alarm) => alarm.name))];
     if (!names.length) return html`<span class="none">none</span>`;
-    return html`<span class="alarm-names">${names.slice(0, 3).map((name) => html`<span key=${name} class="alarm">⚑ <${Name} text=${name} /></span>`)}${names.length > 3 && ` and ${names.length - 3} more`}</span>`;
+    return html`<span class="alarm-names">${names.slice(0, 3).map((name) => html`<span key=${name} class="alarm">⚑ <${Name}
+      text=${name} /></span>`)}${names.length > 3 && ` and ${names.length - 3} more`}</span>`;
   }
 
   function Problem({ source }) {
@@ -144,8 +159,10 @@
     if (typeof time !== "number") return html`<span class="none">–</span>`;
     const date = new Date(time * 1000);
     const ago = (Date.now() - date) / 1000;
-    const text = ago < 90 ? "just now" : ago < 5400 ? `${Math.round(ago / 60)} min ago` : ago < 129600 ? `${Math.round(ago / 3600)} h ago` : `${Math.round(ago / 86400)} days ago`;
-    return html`<time datetime=${Number.isFinite(date.getTime()) ? date.toISOString() : ""} title=${date.toLocaleString()}>${text}</time>`;
+    const [size, unit] = ago < 5400 ? [60, "min"] : ago < 129600 ? [3600, "h"] : [86400, "days"];
+    const text = ago < 90 ? "just now" : `${Math.round(ago / size)} ${unit} ago`;
+    return html`<time datetime=${Number.isFinite(date.getTime()) ? date.toISOString() : ""} title=${date.toLocaleString()}>
+      ${text}</time>`;
   }
 
   const FIRST = ["debate/winner", "direct/correct", "direct/majority"];
@@ -156,16 +173,19 @@
     const shown = names.slice(0, 3).map((name) => [name, labels.get(name)]);
     const columns = [["", ""], ["name", "Evaluation"], ["status", "Status"], ["model", "Model and task"], ["step", "Questions"],
       ...shown.map(([, label]) => ["", label]), ["changed", "Changed"]];
-    return html`<section><h2>Evaluations</h2><div class="scroll"><table class="list"><${Head} by=${by} columns=${columns} /><tbody>
+    return html`<section><h2>Evaluations</h2><div class="scroll"><table class="list"><${Head} by=${by} columns=${columns} />
+      <tbody>
       ${rows.map((source) => html`<tr key=${source.id}>
         <${Pick} ...${{ source, picked, pick }} />
-        <th scope="row"><a class="open" href=${sourceAddress(source.id)}><${SourceName} source=${source} /></a><${Problem} source=${source} /></th>
+        <th scope="row"><a class="open" href=${sourceAddress(source.id)}><${SourceName} source=${source} /></a><${Problem}
+          source=${source} /></th>
         <td><${Status} value=${source.status} /></td>
         <td><${Model} source=${source} /></td>
         <td><${Progress} step=${source.step} steps=${source.steps} /></td>
         ${shown.map(([name, label]) => {
           const one = source.headline.find((row) => row.name === name) ?? {};
-          return html`<td key=${name} data-label=${label}><span class="curve"><${Interval} ...${one} /><small>${percent(one.value)}</small></span></td>`;
+          return html`<td key=${name} data-label=${label}><span class="curve"><${Interval} ...${one} /><small>
+            ${percent(one.value)}</small></span></td>`;
         })}
         <td><${When} time=${source.changed} /></td>
       </tr>`)}
@@ -174,9 +194,11 @@
 
   function FileTable({ rows, by }) {
     const columns = [["name", "Transcript"], ["status", "Status"], ["", "Debate"], ["", "Debates", true], ["changed", "Changed"]];
-    return html`<section><h2>Transcripts</h2><div class="scroll"><table class="list"><${Head} by=${by} columns=${columns} /><tbody>
+    return html`<section><h2>Transcripts</h2><div class="scroll"><table class="list"><${Head} by=${by} columns=${columns} />
+      <tbody>
       ${rows.map((source) => html`<tr key=${source.id}>
-        <th scope="row"><a class="open" href=${sourceAddress(source.id, "debates")}><${SourceName} source=${source} /></a><${Problem} source=${source} /></th>
+        <th scope="row"><a class="open" href=${sourceAddress(source.id, "debates")}><${SourceName} source=${source} /></a>
+          <${Problem} source=${source} /></th>
         <td><${Status} value=${source.status} /></td>
         <td><${Name} text=${source.protocol ?? "–"} />${source.agents && html` <small>${source.agents} agents</small>`}</td>
         <td class="number" data-label="debates">${count(source.debates)}</td>
@@ -191,10 +213,13 @@
     if (!sources.length) return null;
     const [runs, evals] = [sources.filter((one) => one.kind === "run"), sources.filter((one) => one.kind === "eval")];
     return html`<section class="picked" aria-label="picked">
-      <p>${many(sources.length, "picked", "picked")} <button class="plain" onClick=${() => setQuery({ pick: "" })}>clear</button>
-        ${evals.length === 2 && html` <button onClick=${() => go(address(["compare", evals[0].id, evals[1].id]))}>Compare question by question</button>`}
+      <p>${many(sources.length, "picked", "picked")} <button class="plain"
+        onClick=${() => setQuery({ pick: "" })}>clear</button>
+        ${evals.length === 2 &&
+          html` <button onClick=${() => go(address(["compare", evals[0].id, evals[1].id]))}>Compare question by question</button>`}
         ${sources.length === 1 && html` <span class="soft">Pick another one to compare.</span>`}
-        ${evals.length > 2 && html`<${Failed} error="Pick exactly two evaluations to compare them question by question." />`}</p>
+        ${evals.length > 2 && html`<${Failed}
+          error="Pick exactly two evaluations to compare them question by question." />`}</p>
       ${runs.length > 1 && html`<${Overlay} sources=${runs} query=${query} />`}
     </section>`;
   }

@@ -7,8 +7,9 @@
   const LONG = 40000; // characters that are laid out at once; the rest is one click away
 
   // Signs that hide or turn text: C0 and C1 controls, soft hyphen, zero-width, direction, tags, halves of surrogate pairs.
-  const HIDDEN =
-    /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb]|[\u{e0000}-\u{e0fff}]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/gu;
+  const CONTROLS = "\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u115f\\u1160\\u180e\\u200b\\u200e\\u200f";
+  const MORE = "\\u2028-\\u202e\\u2060-\\u206f\\u3164\\ufeff\\uffa0\\ufff9-\\ufffb\\u{e0000}-\\u{e0fff}\\ud800-\\udfff";
+  const HIDDEN = new RegExp(`[${CONTROLS}${MORE}]`, "gu"); // with "u", whole pairs of surrogates are one sign and do not match
 
   // The text with every such sign written out, so that what is there can be seen: ␀, ‹U+202E›.
   function visible(text) {

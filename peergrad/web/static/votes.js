@@ -21,7 +21,9 @@
 
   function VoteChip({ vote }) {
     const title = vote.counts ? "show the two texts" : `does not count: ${WHY[vote.why] ?? vote.why}`;
-    return html`<button class=${`vote ${vote.counts ? "" : "void"}`} title=${title} onClick=${() => openVote(vote)}>${said(vote)}${strength(vote)}${vote.right === 1 && html` <${Grade} right=${true} words=${false} />`}${vote.right === 0 && html` <${Grade} right=${false} words=${false} />`}</button>`;
+    return html`<button class=${`vote ${vote.counts ? "" : "void"}`} title=${title} onClick=${() => openVote(vote)}>
+      ${said(vote)}${strength(vote)}${vote.right === 1 && html` <${Grade} right=${true}
+        words=${false} />`}${vote.right === 0 && html` <${Grade} right=${false} words=${false} />`}</button>`;
   }
 
   // A row for each pair, a column for each voter. Rounds without a vote are left out.
@@ -30,14 +32,16 @@
     const votes = debate.votes.filter((vote) => turns.some((turn) => turn.turn === vote.turn));
     if (!votes.length) return null;
     const counted = votes.filter((vote) => vote.counts);
-    const pairs = new Map(counted.map((vote) => [`${Math.min(vote.a, vote.b)}-${Math.max(vote.a, vote.b)}`, [Math.min(vote.a, vote.b), Math.max(vote.a, vote.b)]]));
-    const rows = [...pairs.values()].sort((x, y) => x[0] - y[0] || x[1] - y[1]);
+    const pairs = counted.map(({ a, b }) => [Math.min(a, b), Math.max(a, b)]).sort((x, y) => x[0] - y[0] || x[1] - y[1]);
+    const rows = [...new Map(pairs.map((pair) => [pair.join(), pair])).values()];
     const voters = debate.seats.map((seat) => seat.agent);
     return html`<div class="scroll"><table class="matrix" data-round=${round}>
       <caption>Votes of round ${round + 1}</caption>
-      <thead><tr><th scope="col">on</th>${voters.map((agent) => html`<th key=${agent} scope="col" class=${`seat${agent % 6}`}>by ${agent}</th>`)}<th scope="col">together</th></tr></thead>
+      <thead><tr><th scope="col">on</th>${voters.map((agent) => html`<th key=${agent} scope="col"
+        class=${`seat${agent % 6}`}>by ${agent}</th>`)}<th scope="col">together</th></tr></thead>
       <tbody>${rows.map(([a, b]) => html`<tr key=${`${a}-${b}`}><th scope="row">${a} and ${b}</th>
-        ${voters.map((agent) => html`<td key=${agent}><${Cell} ...${{ a, b, agent, turns }} votes=${counted.filter((vote) => vote.author === agent && isOn(vote, a, b))} /></td>`)}
+        ${voters.map((agent) => html`<td key=${agent}><${Cell} ...${{ a, b, agent, turns }}
+          votes=${counted.filter((vote) => vote.author === agent && isOn(vote, a, b))} /></td>`)}
         <td class="together">${together(counted.filter((vote) => isOn(vote, a, b)), a, b)}</td></tr>`)}</tbody>
     </table></div>
     <${Void} votes=${votes.filter((vote) => !vote.counts)} />`;
@@ -47,11 +51,14 @@
 
   function Cell({ a, b, agent, turns, votes }) {
     if (votes.length) {
-      return votes.map((vote) => html`<button key=${voteKey(vote)} class=${`cell ${vote.op === "=" ? "tie" : vote.a === a ? "first" : "second"}`} data-vote=${voteKey(vote)}
-        title=${`Agent ${vote.author}: ${said(vote)}${vote.copied ? "; copied from the prompt or the seats" : ""}`} onClick=${() => openVote(vote)}>${said(vote)}<small>${strength(vote)}</small></button>`);
+      return votes.map((vote) => html`<button key=${voteKey(vote)}
+        class=${`cell ${vote.op === "=" ? "tie" : vote.a === a ? "first" : "second"}`} data-vote=${voteKey(vote)}
+        title=${`Agent ${vote.author}: ${said(vote)}${vote.copied ? "; copied from the prompt or the seats" : ""}`}
+          onClick=${() => openVote(vote)}>${said(vote)}<small>${strength(vote)}</small></button>`);
     }
     if (agent === a || agent === b) return html`<span class="none" title="about itself nobody votes">·</span>`;
-    return html`<span class="none" title=${turns.some((turn) => turn.agent === agent && turn.pairs_due > 0) ? "no valid vote on these two" : "was not asked"}>–</span>`;
+    return html`<span class="none"
+      title=${turns.some((turn) => turn.agent === agent && turn.pairs_due > 0) ? "no valid vote on these two" : "was not asked"}>–</span>`;
   }
 
   function together(votes, a, b) {
@@ -62,7 +69,8 @@
 
   function Void({ votes }) {
     if (!votes.length) return null;
-    return html`<p class="void-votes">Not counted: ${votes.map((vote, index) => html`<span key=${index}>${index > 0 && ", "}<s>${said(vote)}</s> by Agent ${vote.author} <span class="soft">(${WHY[vote.why] ?? vote.why})</span></span>`)}</p>`;
+    return html`<p class="void-votes">Not counted: ${votes.map((vote, index) => html`<span key=${index}>${index > 0 && ", "}
+      <s>${said(vote)}</s> by Agent ${vote.author} <span class="soft">(${WHY[vote.why] ?? vote.why})</span></span>`)}</p>`;
   }
 
   // Under which letter and in which order a turn was shown the words of others.
@@ -78,19 +86,27 @@
     return [...agents].sort((x, y) => place(x) - place(y)).map((agent) => ({ agent, letter: letters.get(agent) ?? null }));
   }
 
+  function effectOf(vote) {
+    if (!vote.counts) return `It does not count: ${WHY[vote.why] ?? vote.why}`;
+    const by = vote.strength === 1 ? "" : `, by ${signed(vote.strength)}`;
+    const effect = vote.op === "=" ? "A tie: half to each" : `For Agent ${vote.a}, against Agent ${vote.b}${by}`;
+    if (vote.right !== 0 && vote.right !== 1) return effect;
+    return `${effect}; it goes to the ${vote.right ? "right" : "wrong"} one of a right and a wrong answer`;
+  }
+
   function VoteDialog({ debate, name, onClose }) {
     const vote = debate.votes.find((one) => voteKey(one) === name);
     if (!vote) return null;
     const turn = debate.turns[vote.turn] ?? debate.verdict;
     const shown = asSeen(debate, turn, [vote.a, vote.b]);
     const judged = { [vote.a]: vote.judged?.[0], [vote.b]: vote.judged?.[1] };
-    const effect = vote.counts ? (vote.op === "=" ? "a tie: half to each" : `for Agent ${vote.a}, against Agent ${vote.b}${vote.strength === 1 ? "" : `, by ${signed(vote.strength)}`}`) : `does not count: ${WHY[vote.why] ?? vote.why}`;
     const by = vote.turn >= debate.turns.length ? "The judge" : `Agent ${vote.author}`;
     return html`<${Dialog} title=${`${by} votes ${said(vote)}`} onClose=${onClose} wide=${true}>
-      <p>${effect}${vote.right === 1 ? "; it goes to the right one of a right and a wrong answer" : vote.right === 0 ? "; it goes to the wrong one of a right and a wrong answer" : ""}.
+      <p>${effectOf(vote)}.
         ${vote.copied && " It stands in the prompt, or is the same for every seat."}</p>
       <p class="soft">The two texts, in the order in which ${by} was shown them${shown[0].letter ? " and under its letters" : ""}:</p>
-      <div class="two">${shown.map(({ agent, letter }) => html`<${Judged} key=${agent} ...${{ debate, agent, letter }} index=${judged[agent]} won=${vote.op !== "=" && agent === vote.a} />`)}</div>
+      <div class="two">${shown.map(({ agent, letter }) => html`<${Judged} key=${agent} ...${{ debate, agent, letter }}
+        index=${judged[agent]} won=${vote.op !== "=" && agent === vote.a} />`)}</div>
     <//>`;
   }
 
@@ -99,9 +115,11 @@
     const solution = turn?.sections.find((section) => section.name === "solution");
     const text = turn && (solution ? turn.text.slice(...solution.inner).trim() : turn.text);
     return html`<article class=${`judged seat${agent % 6} ${won ? "won" : ""}`}>
-      <header><b>${letter ? `${letter}: Agent ${agent}` : `Agent ${agent}`}</b>${turn && html` <span class="soft">round ${turn.round + 1}</span>`}${won && html` <span class="preferred">preferred</span>`}
+      <header><b>${letter ? `${letter}: Agent ${agent}` : `Agent ${agent}`}</b>${turn &&
+        html` <span class="soft">round ${turn.round + 1}</span>`}${won && html` <span class="preferred">preferred</span>`}
         ${turn?.grade && html` <${Grade} right=${turn.grade.right} />`}</header>
-      ${turn ? html`<div class="said"><${Text} text=${text} /></div>` : html`<p class="soft">It judges no turn: its author had not seen this agent.</p>`}
+      ${turn ? html`<div class="said"><${Text} text=${text} /></div>`
+        : html`<p class="soft">It judges no turn: its author had not seen this agent.</p>`}
     </article>`;
   }
 

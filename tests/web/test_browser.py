@@ -1,0 +1,403 @@
+"""The viewer as a person uses it: every page, filter and key, live and as one exported file, in a real browser."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tests.web.browser import Viewer, chromium, opened_browser, served
+from tests.web.gallery import write_gallery
+
+pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no Chromium here; make browser installs it")
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+PARROT = Path(__file__).parent.parent / "fixtures" / "parrot"
+
+
+@pytest.fixture(scope="module")
+def gallery(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gallery")
+    write_gallery(folder, str(PARROT))
+    shutil.copytree(GOLDEN, folder / "debates", ignore=shutil.ignore_patterns("*.py", "*.json", "__pycache__"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported(gallery):
+    """The same as one file, and the two evaluations as another."""
+    for page, names in (("page.html", ("runs", "evals", "debates")), ("evals.html", ("evals",))):
+        paths = [str(gallery / name) for name in names]
+        command = [sys.executable, "-m", "peergrad", "view", *paths, "--export", str(gallery / page)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return gallery / "page.html"
+
+
+@pytest.fixture(scope="module")
+def chrome(gallery, exported):  # what plays debates runs before it: playwright has a loop of its own
+    with opened_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def address(gallery, chrome, tmp_path_factory):
+    folders = [gallery / name for name in ("runs", "evals", "debates")]
+    with served(*folders, cache=tmp_path_factory.mktemp("cache")) as url:
+        yield url
+
+
+@pytest.fixture(scope="module", params=["live", "file"])
+def viewer(request, chrome, address, exported):
+    """The page with everything in it: from the server, and from a file."""
+    one = Viewer(chrome, address if request.param == "live" else exported.as_uri())
+    one.wait("table.runs")
+    one.until(lambda: "% read" not in one.text())
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="module")
+def live(chrome, address):
+    one = Viewer(chrome, address)
+    one.wait("table.runs")
+    one.until(lambda: "% read" not in one.text())
+    yield one
+    one.close()
+
+
+def ids(viewer):
+    """The id of each source by its name."""
+    viewer.go("#/", "table.runs")
+    links = viewer.page.eval_on_selector_all("a.open", "all => all.map((a) => [a.innerText.trim(), a.hash])")
+    return {name.rpartition("/")[2]: hash.split("/")[2] for name, hash in links}
+
+
+def rows(viewer):
+    """The rows of the table of debates."""
+    return viewer.page.locator("table.debates tbody tr")
+
+
+def test_the_list_shows_every_run_evaluation_and_transcript(viewer):
+    assert {"peer-votes", "no-judge", "before", "after", "debates.jsonl"} <= set(ids(viewer))
+    run = viewer.page.locator("table.runs tr", has_text="peer-votes").inner_text()
+    assert all(part in run for part in ("Qwen2.5-1.5B-Instruct", "word-problems", "parallel 3 × 3", "16 of 16"))
+    assert "format collapse" in run
+    assert "1 of 16" in run  # skipped
+    assert viewer.count("table.runs svg.spark") == 6
+    viewer.check()
+
+
+def test_the_list_is_filtered_and_sorted(viewer):
+    viewer.go("#/?find=no-judge", "table.runs")
+    viewer.until(lambda: viewer.count("a.open") == 1)
+    viewer.go("#/?sort=-alarms", "table.runs")
+    assert "peer-votes" in viewer.texts("table.runs a.open")[0]
+    viewer.page.click("table.runs th:has-text('Alarms') button")
+    viewer.until(lambda: "no-judge" in viewer.texts("table.runs a.open")[0])
+    assert "sort=alarms" in viewer.page.url
+    viewer.check()
+
+
+def test_two_picked_runs_are_laid_over_each_other(viewer):
+    known = ids(viewer)
+    for name in ("peer-votes", "no-judge"):
+        viewer.page.check(f"input[aria-label$='{name}']")
+    viewer.wait(".picked .chart canvas")
+    assert set(re.search(r"pick=([^&]*)", viewer.page.url)[1].split("%2C")) == {known["peer-votes"], known["no-judge"]}
+    assert [text.rpartition("/")[2] for text in viewer.texts(".picked .legend.large li")] == ["peer-votes", "no-judge"]
+    viewer.check()
+
+
+def test_a_run_has_curves_alarms_costs_and_checkpoints(viewer):
+    run = ids(viewer)["peer-votes"]
+    viewer.go(f"#/source/{run}", ".chart canvas")
+    text = viewer.text()
+    assert all(part in text for part in ("Before and after", "What it took", "step_000016", "16 updates, 1 skipped"))
+    charts = viewer.count(".chart")
+    assert charts > 8
+    viewer.page.click(".alarms summary")
+    viewer.wait(".alarms a")
+    assert "readable replies fell" in viewer.text(".alarms")
+    viewer.go(f"#/source/{run}?smooth=4&log=1&group=Votes", ".chart canvas")
+    viewer.until(lambda: viewer.count(".chart") < charts)
+    assert "mean of 4" in viewer.text(".controls")
+    viewer.go(f"#/source/{run}?metric=grad_norm", ".chart canvas")
+    viewer.until(lambda: viewer.texts(".chart figcaption") == ["optim/grad_norm"])
+    viewer.check()
+
+
+def test_one_cursor_reads_all_curves_and_a_click_goes_to_the_step(viewer):
+    viewer.go(f"#/source/{ids(viewer)['peer-votes']}", ".chart canvas >> nth=1")
+    before = viewer.texts(".chart .legend b")
+    plot = viewer.page.locator(".chart .u-over").first
+    plot.scroll_into_view_if_needed()
+    plot.hover(position={"x": 5, "y": 30})
+    viewer.until(lambda: sum(a != b for a, b in zip(before, viewer.texts(".chart .legend b"), strict=True)) > 5)
+    plot.click(position={"x": 5, "y": 30})
+    viewer.wait("table.debates")
+    assert "part=step_000001" in viewer.page.url
+    viewer.check()
+
+
+def test_an_alarm_leads_to_the_debates_that_set_it_off(viewer):
+    viewer.go(f"#/source/{ids(viewer)['peer-votes']}", ".alarms summary")
+    viewer.page.click(".alarms summary")
+    viewer.wait(".alarms a")
+    step = int(re.search(r"after steps? (\d+)", viewer.text(".alarms"))[1])
+    viewer.page.click(".alarms a")
+    viewer.wait(".turn.unreadable >> nth=0")
+    assert f"/debate/step_{step:06}/" in viewer.page.url
+    viewer.check()
+
+
+def test_settings_say_what_differs_from_the_preset(viewer):
+    run = ids(viewer)["peer-votes"]
+    viewer.go(f"#/source/{run}/settings", "table.settings")
+    assert viewer.texts("table.settings tr.differs th") == ["steps", "batch", "lr"]
+    viewer.page.check("text=show all")
+    viewer.until(lambda: viewer.count("table.settings tr") > 50)
+    viewer.check()
+
+
+def test_every_filter_leaves_the_debates_it_counts(viewer):
+    run = ids(viewer)["peer-votes"]
+    viewer.go(f"#/source/{run}/debates", "table.debates")
+    viewer.until(lambda: viewer.count(".flag[data-flag=alarm]") == 1)  # what set alarms off is found step by step
+    flags = viewer.page.eval_on_selector_all(".flag", "all => all.map((one) => one.dataset.flag)")
+    assert {"winner_wrong", "agree_wrong", "right_to_wrong", "wrong_to_right", "no_signal", "unreadable"} <= set(flags)
+    for flag in flags:
+        viewer.go(f"#/source/{run}/debates?flags={flag}", f".flag[data-flag={flag}][aria-pressed=true]")
+
+        def as_counted(flag=flag):
+            count = viewer.text(f".flag[data-flag={flag}] b")
+            shown = viewer.count(f"table.debates tbody .note-flag.{flag}")
+            fits = viewer.count(".found") == 1 and viewer.text(".found").startswith(f"{count} of ")
+            return fits and shown == rows(viewer).count() == int(count)
+
+        viewer.until(as_counted)
+    viewer.check()
+
+
+def test_a_slider_and_arrows_go_through_the_steps(viewer):
+    run = ids(viewer)["peer-votes"]
+    viewer.go(f"#/source/{run}/debates?part=step_000004", "table.debates")
+    viewer.page.keyboard.press("ArrowRight")
+    viewer.until(lambda: "part=step_000005" in viewer.page.url)
+    viewer.page.locator("input[aria-label=step]").fill("0")
+    viewer.until(lambda: "part=step_000001" in viewer.page.url and rows(viewer).count() == 6)
+    viewer.check()
+
+
+def test_search_finds_what_was_said_and_shows_it_there(viewer):
+    run = ids(viewer)["peer-votes"]
+    viewer.go(f"#/source/{run}/debates", "table.debates")
+    viewer.page.keyboard.press("/")
+    viewer.page.keyboard.type("AM SURE it")
+    viewer.wait(".snippet mark")
+    assert {text.lower() for text in viewer.texts(".snippet mark")} == {"am sure it"}
+    viewer.page.locator("a.open").first.click()
+    viewer.wait(".turn.target mark")
+    viewer.check()
+
+
+def test_columns_sort(viewer):
+    run = ids(viewer)["peer-votes"]
+    for column, index in (("sampled_tokens", 7), ("votes", 5)):
+        viewer.go(f"#/source/{run}/debates?part=step_000002&sort=-{column}", "th[aria-sort=descending]")
+
+        def in_order(index=index):
+            numbers = [int(text) for text in viewer.texts(f"table.debates tbody tr > :nth-child({index})")]
+            return len(numbers) == 6 and numbers == sorted(numbers, reverse=True)
+
+        viewer.until(in_order)
+    viewer.check()
+
+
+def test_keys_go_through_a_table_into_a_debate_and_back(viewer):
+    run = ids(viewer)["peer-votes"]
+    viewer.go(f"#/source/{run}/debates?part=step_000002", "table.debates")
+    for key in ("j", "j", "k", "j", "Enter"):
+        viewer.page.keyboard.press(key)
+    viewer.wait(".turn")
+    assert "/debate/step_000002/1" in viewer.page.url
+    viewer.page.keyboard.press("j")
+    viewer.wait("#turn-0.target")
+    viewer.page.keyboard.press("ArrowRight")
+    viewer.until(lambda: "/debate/step_000002/2" in viewer.page.url)
+    viewer.page.keyboard.press("?")
+    viewer.wait("dialog .keys")
+    assert "next turn" in viewer.text("dialog")
+    viewer.page.keyboard.press("Escape")
+    viewer.wait("dialog", "detached")
+    viewer.page.keyboard.press("u")
+    viewer.wait("table.debates")
+    assert "part=step_000002" in viewer.page.url
+    viewer.check()
+
+
+def test_a_turn_has_its_sections_raw_reply_and_exact_prompt(viewer, gallery):
+    run = ids(viewer)["peer-votes"]
+    line = json.loads((gallery / "runs/peer-votes/debates/step_000016.jsonl").read_text().splitlines()[0])
+    viewer.go(f"#/source/{run}/debate/step_000016/0?view=raw", ".turn")
+    assert viewer.page.locator("#turn-4 > .raw .text").text_content() == line["turns"][4]["text"]
+    viewer.go(f"#/source/{run}/debate/step_000016/0", ".turn .section.solution")
+    viewer.page.click("#turn-4 .prompt summary")
+    viewer.wait("#turn-4 .message.assistant")
+    last = viewer.page.locator("#turn-4 .message .text").last.text_content()
+    assert last == line["turns"][4]["asked"][-1]["text"]
+    roles = [text.lower() for text in viewer.texts("#turn-4 .message > b")]
+    assert roles == ["system", "user", "assistant", "user"]
+    viewer.check()
+
+
+def test_every_token_says_how_likely_it_was(live, gallery):
+    run = ids(live)["peer-votes"]
+    line = json.loads((gallery / "runs/peer-votes/debates/step_000016.jsonl").read_text().splitlines()[0])
+    live.go(f"#/source/{run}/debate/step_000016/0?view=credit&tokens=1", "#turn-4 .token >> nth=0")
+    titles = live.page.eval_on_selector_all("#turn-4 .token", "all => all.map((one) => one.title)")
+    logprobs = line["turns"][4]["tokens"]["logprobs"]
+    shown = [float(title.split()[3].rstrip(",").replace("−", "-")) for title in titles]
+    assert shown == pytest.approx(logprobs, abs=0.001)
+    assert live.page.locator("#turn-4 .text.raw").text_content() == line["turns"][4]["text"]
+    live.check()
+
+
+def test_a_debate_prints_whole_and_without_controls(live):
+    live.go(f"#/source/{ids(live)['peer-votes']}/debate/step_000016/0", ".turn")
+    live.page.emulate_media(media="print")
+    hidden = [live.page.locator(one).first.is_visible() for one in (".top", ".controls", ".turn", ".matrix")]
+    left = live.page.eval_on_selector_all(".turn", "all => all.map((one) => one.getBoundingClientRect().left)")
+    live.page.emulate_media(media="screen")
+    assert hidden == [False, False, True, True]
+    assert len(set(left)) == 1
+
+
+def test_a_link_to_a_turn_and_to_a_vote_survive_a_reload(live, address):
+    run = ids(live)["peer-votes"]
+    live.go(f"#/source/{run}/debate/step_000016/2?view=raw", ".turn")
+    live.page.click("#turn-5 .anchor")
+    live.wait("#turn-5.target")
+    live.page.click(".matrix .cell >> nth=0")
+    live.wait("dialog .judged >> nth=1")
+    said, where = live.text("dialog"), live.page.url
+    assert "turn=5" in where
+    assert "vote=" in where
+    live.page.reload()
+    live.wait("dialog .judged >> nth=1")
+    assert live.text("dialog") == said
+    live.page.keyboard.press("Escape")
+    live.wait("dialog", "detached")
+    assert live.page.locator("#turn-5.target > .raw").count() == 1
+    live.check()
+
+
+def test_the_texts_of_a_vote_stand_as_its_voter_saw_them(viewer):
+    golden = ids(viewer)["debates.jsonl"]
+    viewer.go(f"#/source/{golden}/debate/debates/7", ".matrix")  # a ballot: letters
+    transcript = [json.loads(line) for line in (GOLDEN / "debates.jsonl").read_text().splitlines()][7]
+    key = viewer.page.locator(".matrix .cell").first.get_attribute("data-vote")
+    turn, a, b = map(int, key.split("-"))
+    shown = [agents[0] for agents in transcript["turns"][turn]["candidates"]]
+    viewer.page.click(f".cell[data-vote='{key}']")
+    viewer.wait("dialog .judged >> nth=1")
+    expected = [f"{'ABC'[shown.index(agent)]}: Agent {agent}" for agent in sorted((a, b), key=shown.index)]
+    assert viewer.texts("dialog .judged header b") == expected
+    viewer.page.click("dialog .close")
+    viewer.wait("dialog", "detached")
+    viewer.check()
+
+
+def test_the_same_question_at_other_steps_differs_by_words(viewer):
+    run = ids(viewer)["peer-votes"]
+    viewer.go(f"#/source/{run}/debate/step_000016/5", ".turn")
+    viewer.page.click("text=Across steps")
+    viewer.wait(".diff ins >> nth=0")
+    assert viewer.count(".strip li") > 16
+    assert viewer.count(".diff del") > 0
+    viewer.page.keyboard.press("k")
+    viewer.until(lambda: "b=step_000016" in viewer.page.url)
+    viewer.check()
+
+
+@pytest.mark.parametrize("way", ["live", "file"])
+def test_two_evaluations_question_by_question(way, chrome, address, exported):
+    viewer = Viewer(chrome, address if way == "live" else exported.with_name("evals.html").as_uri())
+    viewer.wait("a.open >> nth=1")
+    for name in ("before", "after"):
+        viewer.page.check(f"input[aria-label$='{name}']")
+    viewer.page.click("text=Compare question by question")
+    viewer.wait("tr.change-better >> nth=0")
+    order = ["▼ worse", "▲ better", "◆ another answer", "= the same"]
+    changes = [order.index(one) for one in viewer.texts("td .change")]
+    assert len(changes) == 12
+    assert changes == sorted(changes)
+    viewer.page.click("button:has-text('better')")
+    viewer.until(lambda: set(viewer.texts("td .change")) == {"▲ better"})
+    assert "change=better" in viewer.page.url
+    viewer.page.locator("a.open").first.click()
+    viewer.wait(".turn")
+    viewer.page.click(".top a:has-text('before')")
+    viewer.wait(".interval >> nth=0")
+    viewer.check()
+    viewer.close()
+
+
+def test_pages_fit_a_phone_and_the_dark(chrome, address):
+    one = Viewer(chrome, address, width=390, height=800, dark=True)
+    known = ids(one)
+    run, evals = known["peer-votes"], f"{known['before']}/{known['after']}"
+    pages = ["#/", f"#/source/{run}", f"#/source/{run}/settings", f"#/source/{run}/debates", f"#/compare/{evals}"]
+    pages += [
+        f"#/source/{run}/debate/step_000004/0",
+        f"#/source/{run}/question/word-problems-1",
+        f"#/source/{known['after']}",
+    ]
+    for page in pages:
+        one.go(page, "main h1")
+        assert one.page.evaluate("document.documentElement.scrollWidth") <= 390, page
+    one.check()
+    one.close()
+
+
+def test_a_run_that_grows_is_followed(chrome, gallery, tmp_path):
+    whole, growing = gallery / "runs" / "no-judge", tmp_path / "runs" / "growing"
+    lines = (whole / "metrics.jsonl").read_text().splitlines(keepends=True)
+    shutil.copytree(
+        whole, growing, ignore=lambda folder, names: [n for n in names if n > "step_000005" and n.startswith("step_")]
+    )
+    (growing / "metrics.jsonl").write_text("".join(lines[:6]))
+    with served(growing, cache=tmp_path / "cache") as url:
+        one = Viewer(chrome, url)
+        one.wait("table.runs")
+        assert "5 of 16" in one.text("table.runs")
+        run = one.page.get_attribute("a.open", "href").rpartition("/")[2]
+        one.go(f"#/source/{run}", ".chart canvas")
+        with (growing / "metrics.jsonl").open("a") as file:
+            file.write("".join(lines[6:8]))
+        one.until(lambda: "7 of 16" in one.text(".head"))
+        one.until(lambda: "at 7" in one.page.get_attribute(".chart .plot", "aria-label"))
+        one.go(f"#/source/{run}/debates?part=step_000006", "main h1")
+        shutil.copy(whole / "debates" / "step_000006.jsonl", growing / "debates")
+        one.until(lambda: rows(one).count() == 6)
+        one.check()
+        one.close()
+
+
+def test_the_first_page_is_small(chrome, address):
+    one = Viewer(chrome, address)
+    one.wait("table.runs")
+    sent = one.page.evaluate("performance.getEntries().reduce((sum, one) => sum + (one.transferSize ?? 0), 0)")
+    assert 20_000 < sent < 200_000
+    one.close()
+
+
+def test_an_address_that_leads_nowhere_says_so(viewer):
+    for route in ("#/nowhere", "#/source/0000000000000000", f"#/source/{ids(viewer)['peer-votes']}/debate/step_000001/99"):
+        viewer.go(route, ".failed")
+    viewer.go(f"#/source/{quote('<b>x</b>')}/debate/x/y?turn=1&vote=2", ".failed")
+    viewer.wrong.clear()  # a browser reports the status 404 of what it fetched
+    viewer.check()
