@@ -17,17 +17,27 @@ import zipfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.settings import install_hint
 from peergrad.engines.base import first_line
 from peergrad.engines.local.fetch.converted import FULL, Say, cache, converted, digest, manifest_of, problem, sha256_of
-from peergrad.engines.local.fetch.sizes import check_config
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 # No subfolders (other formats of the same weights), and not Mistral's second copy.
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt")
 _HUB_NOT = ("*/*", "consolidated*")
+
+_MAX_CONFIG_BYTES = 2**24
+# The numbers of a config that decide how much is computed and allocated, and the most that any model may have.
+_MOST = {
+    "num_hidden_layers": 1000, "n_layer": 1000, "num_layers": 1000, "hidden_size": 2**17, "n_embd": 2**17,
+    "intermediate_size": 2**20, "n_inner": 2**20, "vocab_size": 2**22, "num_attention_heads": 2**12, "n_head": 2**12,
+    "num_key_value_heads": 2**12, "head_dim": 2**12, "max_position_embeddings": 2**24, "n_positions": 2**24,
+}  # fmt: skip
+_WEIGHTS_PER_BYTE = 16  # more than any file of weights has
+_LAYERS, _HIDDEN = ("num_hidden_layers", "n_layer", "num_layers"), ("hidden_size", "n_embd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +183,34 @@ def _check_folder(folder: Path, name: str) -> Path:
             )
     elif not any(folder.glob("*.safetensors")) and not any(folder.glob("pytorch_model*.bin")):
         raise UserError(f"model: {name!r} has a config.json but no weights; it needs model.safetensors")
-    check_config(folder, name)
+    _check_config(folder, name)
     return folder
+
+
+def _check_config(folder: Path, name: str) -> None:
+    """Refuse a folder whose config.json can't be that of a model with these files of weights."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_bytes()) if path.stat().st_size <= _MAX_CONFIG_BYTES else None
+    except (OSError, ValueError, RecursionError):
+        config = None
+    if not isinstance(config, dict):
+        raise UserError(f"model: {name!r} has a config.json that can't be read; get it again")
+    files = [file for kind in ("*.safetensors", "pytorch_model*.bin") for file in folder.glob(kind)]
+    stored = _WEIGHTS_PER_BYTE * sum(file.stat().st_size for file in files)
+    for part in (config, *(config[key] for key in ("text_config",) if isinstance(config.get(key), dict))):
+        for key, most in _MOST.items():
+            value = part.get(key)
+            if value is not None and (type(value) is not int or not 1 <= value <= most):
+                shown = json.dumps(value)[:40]
+                raise UserError(f"model: {name!r} says {key} {shown} in its config.json, which no model has; get it again")
+        layers, hidden, words = (_first(part, *keys) for keys in (_LAYERS, _HIDDEN, ("vocab_size",)))
+        if stored and max(layers * hidden * hidden, words * hidden) > stored:
+            raise UserError(f"model: {name!r} has a config.json of a larger model than its weights are; get it again")
+
+
+def _first(config: dict[str, Any], *keys: str) -> int:
+    return next((config[key] for key in keys if config.get(key) is not None), 0)
 
 
 def _hub(name: str, say: Say) -> Path:
