@@ -24,8 +24,8 @@ transformers = pytest.importorskip("transformers")
 from tokenizers import pre_tokenizers  # noqa: E402
 
 from peergrad.debate.errors import EngineError, UserError  # noqa: E402
+from peergrad.engines.local.fetch import converted, models  # noqa: E402
 from peergrad.engines.local.fetch import gguf as convert_module  # noqa: E402
-from peergrad.engines.local.fetch import models  # noqa: E402
 from peergrad.engines.local.fetch.models import MODELS, cached, resolve  # noqa: E402
 
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -214,7 +214,7 @@ def test_a_gguf_file_is_converted_once(cache, tiny, monkeypatch):
     assert tokenizer.pad_token_id == tokenizer.eos_token_id == 2
     assert tokenizer.apply_chat_template([{"role": "user", "content": "é"}], tokenize=False).endswith("é<|im_end|>\n")
     assert torch.isfinite(model(torch.tensor([[5, 6]])).logits).all()
-    monkeypatch.setattr(models, "convert", None)
+    monkeypatch.setattr(converted, "convert", None)
     monkeypatch.setattr(hashlib, "file_digest", None)  # a file that was not touched is not even read again
     assert resolve(str(tiny), say=said.append) == folder
     assert len(said) == 1
@@ -241,11 +241,11 @@ def damage(folder, how):
     elif how == "weights lost":
         weights.unlink()
     elif how == "manifest lost":
-        (folder / models.MANIFEST).unlink()
+        (folder / converted.MANIFEST).unlink()
     elif how == "manifest torn":
-        (folder / models.MANIFEST).write_text('{"files": {')
+        (folder / converted.MANIFEST).write_text('{"files": {')
     elif how == "other converter":
-        path = folder / models.MANIFEST
+        path = folder / converted.MANIFEST
         path.write_text(json.dumps(json.loads(path.read_text()) | {"converter": 0}))
 
 
@@ -276,9 +276,9 @@ def leftovers(cache):
 def test_two_processes_at_once_and_one_killed(cache, tiny):
     """The killed one leaves a half-made folder, which nobody trusts and the next clears away."""
     stuck = (
-        "import sys, time; from pathlib import Path; from peergrad.engines.local.fetch import models\n"
+        "import sys, time; from pathlib import Path; from peergrad.engines.local.fetch import converted, models\n"
         "def half(source, out, name): (out / 'config.json').write_text('{}'); print('half', flush=True); time.sleep(60)\n"
-        "models.convert = half; models.resolve(sys.argv[1])"
+        "converted.convert = half; models.resolve(sys.argv[1])"
     )
     process = subprocess.Popen([sys.executable, "-c", stuck, tiny], stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"half\n"
@@ -302,7 +302,7 @@ def test_a_process_that_waited_finds_the_model_made(cache, tiny):
     said, done = [], []
     name = f"{hashlib.sha256(tiny.read_bytes()).hexdigest()[:16]}-v{convert_module.CONVERTER}"
     cache.mkdir()
-    with models._lock(name, said.append):
+    with converted._lock(name, said.append):
         waiting = threading.Thread(target=lambda: done.append(resolve(str(tiny), say=said.append)))
         waiting.start()
         time.sleep(0.5)

@@ -12,9 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import resource
 import secrets
-from collections.abc import Collection, Iterable, Sequence
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +29,13 @@ from tokenizers import AddedToken, Tokenizer
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.types import Ids, Message, Tokens
 from peergrad.engines.base import decode, first_line
-from peergrad.engines.shared.bounded import render_bounded
 
 # Stands for a message's words while the template is rendered: private-use characters, which no template looks for.
 _HOLE = "\ue000{}\ue001"
 _HOLES = re.compile("\ue000(\\d+)\ue001")
 _LONGEST, _MAX_RENDERED = 12, 10**6  # messages of a dialogue that is tried, characters of what is made of it
+_CPU_S, _WALL_S, _BYTES = 2, 120, 2**29  # for the first try of a template
+_TOO_MUCH = 3  # exit code
 
 
 def load_chat(name: str) -> Chat:
@@ -86,7 +92,7 @@ class Chat:
         self._spelled = {id: [letter for letter in spelling if letter is not None] for id, spelling in letters.items()}
         self._odd = self._mark_ids | self._spelled.keys()
         self._pieces = _pieces(tokenizer)
-        render_bounded(lambda: self._render_all(_LONGEST))
+        _bounded(lambda: self._render_all(_LONGEST))
         self._render(({"role": "system", "content": "."}, {"role": "user", "content": "."}), True)
         exchange = ({"role": "user", "content": "."}, {"role": "assistant", "content": _HOLE.format(1)})
         after = self._after_hole(exchange, 1, False)
@@ -243,3 +249,38 @@ def _byte_characters() -> dict[int, str]:
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     rest = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(rest)}
+
+
+def _bounded(render: Callable[[], object]) -> None:
+    """Try somebody else's template in a copy of this process, which may neither run for long nor take much memory."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: the copy runs one template, no more
+        child = os.fork()
+    if not child:
+        _try(render)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        raise UserError("model: its chat template does not end; use another model, or mend chat_template")
+    if os.WEXITSTATUS(status) == _TOO_MUCH:
+        raise UserError("model: its chat template takes too much memory; use another model, or mend chat_template")
+
+
+def _try(render: Callable[[], object]) -> None:
+    code = 0
+    try:
+        signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(_WALL_S)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S + 1))
+        if sys.platform == "linux":
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            most = pages * resource.getpagesize() + _BYTES
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        render()
+    except MemoryError:
+        code = _TOO_MUCH
+    except BaseException:  # told by whoever renders it for good
+        code = 0
+    finally:
+        os._exit(code)

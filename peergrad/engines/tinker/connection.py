@@ -50,7 +50,7 @@ class Connection:
         try:
             status, body = _within(_QUERY_S, lambda: self._query(path))
         except (httpx.HTTPError, TimeoutError) as error:
-            why = self._quoted(str(error)) or "no answer in time"
+            why = self._quoted(str(error)) or f"no answer within {_QUERY_S:g} s"
             raise UserError(f"base_url: {self.host} can't be reached ({why}); start the server, or correct it") from None
         if 300 <= status < 400 or status in (404, 405):
             raise UserError(no_tinker)

@@ -13,13 +13,13 @@ import errno
 import os
 import re
 import shutil
+import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.settings import install_hint
-from peergrad.engines.local.fetch.sizes import check_gguf
 
 CONVERTER = 1  # part of the cache's key: raise it when the same file would convert to something else
 
@@ -32,6 +32,10 @@ _CONTROL, _USER_DEFINED = 3, 4  # token types
 _ENDS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>", "</s>")
 
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+_SCALARS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes of a GGUF's value, by its type
+_STRING, _ARRAY = 8, 9
+_MAX_ENTRIES = 2**23  # of all arrays of a GGUF; the largest vocabularies have less than half as many
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ def convert(source: Path, out: Path, name: str) -> None:
     except ImportError as error:
         raise UserError(f"{name}: GGUF needs the local engine ({error}); {install_hint('local')}") from None
     try:
-        check_gguf(source)
+        _check_counts(source)
         header = _read(GGUFReader(source))
         exact = source.stat().st_size < EXACT_BELOW
         need = sum(count for count, _ in header.tensors.values()) * (4 if exact else 2)
@@ -239,3 +243,54 @@ def _tie(model: Any, header: _Header) -> None:
     model.tie_weights()
     if model.get_output_embeddings().weight.data_ptr() != model.get_input_embeddings().weight.data_ptr():
         raise ValueError("embedding and output can't be tied")
+
+
+def _check_counts(path: Path) -> None:
+    """Raise ``ValueError`` if the header of a GGUF names more than the file holds: its reader believes every count."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        _, _, tensors, fields = struct.unpack("<IIQQ", _bytes(file, 24, size))
+        entries = 0
+        for _ in range(_bounded(fields, 13, file, size)):
+            _skip_text(file, size)
+            (kind,) = struct.unpack("<I", _bytes(file, 4, size))
+            entries += _skip_value(file, kind, size)
+            if entries > _MAX_ENTRIES:
+                raise ValueError(f"its header has more than {_MAX_ENTRIES:,} entries")
+        _bounded(tensors, 24, file, size)
+
+
+def _skip_value(file: BinaryIO, kind: int, size: int) -> int:
+    """Read past a value, and say how many entries it has."""
+    if kind == _STRING:
+        _skip_text(file, size)
+    elif kind == _ARRAY:
+        entry, count = struct.unpack("<IQ", _bytes(file, 12, size))
+        _bounded(count, _SCALARS.get(entry, 8), file, size)
+        if entry in _SCALARS:
+            file.seek(count * _SCALARS[entry], 1)
+        elif entry == _STRING and count <= _MAX_ENTRIES:
+            for _ in range(count):
+                _skip_text(file, size)
+        else:
+            raise ValueError(f"its header has an array of the type {entry} with {count:,} entries")
+        return count
+    else:
+        _bytes(file, _SCALARS.get(kind, size), size)
+    return 1
+
+
+def _skip_text(file: BinaryIO, size: int) -> None:
+    (length,) = struct.unpack("<Q", _bytes(file, 8, size))
+    file.seek(_bounded(length, 1, file, size), 1)
+
+
+def _bytes(file: BinaryIO, count: int, size: int) -> bytes:
+    return file.read(_bounded(count, 1, file, size))
+
+
+def _bounded(count: int, least: int, file: BinaryIO, size: int) -> int:
+    """A count of things of at least so many bytes, which the rest of the file must hold."""
+    if count * least > size - file.tell():
+        raise ValueError(f"its header names {count:,} entries, but the file ends before them")
+    return count

