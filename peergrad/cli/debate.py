@@ -182,7 +182,7 @@ class _ManyDebates(ProgressView):
         try:
             print(json_module.dumps(as_object(end, self._plan.models) | more), flush=True)
         except BrokenPipeError:  # debates continue
-            nobody_reads()
+            nobody_reads(sys.stdout)
 
     def summary(self) -> str:
         how = ", ".join(f"{self._decided[by]} {words}" for by, words in _HOW.items() if by in self._decided)

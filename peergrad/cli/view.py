@@ -12,6 +12,7 @@ import tyro
 
 from peergrad.cli.main import Flag, say
 from peergrad.debate.errors import UserError
+from peergrad.debate.settings import install_hint
 
 
 def command(
@@ -48,7 +49,7 @@ def command(
 
         from peergrad.web.app import application
     except ImportError as error:
-        raise UserError(f"view: needs {error.name}; pip install 'peergrad[web]', or give --export FILE.html") from None
+        raise UserError(f"view: needs {error.name}; {install_hint('web')}, or give --export FILE.html") from None
     from peergrad.web.index import cache_folder
     from peergrad.web.library import Library
 

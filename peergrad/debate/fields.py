@@ -24,7 +24,7 @@ _MISSING = object()
 _DEEPEST = 64
 _FLOAT32 = 3.4028235e38
 _MOST_TOML = 1 << 20
-_PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+"""
+_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+"""
 # Time to read a dotted key grows with the square of its parts, and a number of so many digits can't be shown.
 _HOSTILE = re.compile(rf"(?<![\w-])(?:{_PART}\.[ \t]*+){{50}}|(?<!\w)0[xob][0-9a-fA-F_]{{100}}")
 

@@ -89,7 +89,7 @@ class DebatesPlan:
         settings = {name: config[name] for name in (*flat(self.config.debate), "style", "stops", "send_temperature", "seed")}
         settings["prompts"] = self.protocol.prompts  # what they say, wherever they lie
         settings["personas"] = personas_toml(self.config.debate.characters) if self.config.debate.personas else None
-        for name in ("end_early", "extra_rounds"):  # unset, as where there was no such setting yet
+        for name in ("end_early", "extra_rounds", "agents_min"):  # unset, as where there was no such setting yet
             settings[name] = settings[name] or None
         if is_import_path(self.config.engine.engine):
             settings["engine"] = self.config.engine.engine
@@ -212,6 +212,7 @@ class TranscriptLog:
         if not self._about_path.exists():
             if self.path.stat().st_size:
                 raise UserError(f"out: {self.path} holds something else; give another file")
+            self.forget_replies()  # of a transcript that was removed
             self._about = {"format": 1} | facts
             self.note_spent(Spent())
             return

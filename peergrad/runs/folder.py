@@ -206,7 +206,8 @@ class Run(WorkFolder):
 
     def checkpoints(self) -> list[Progress]:
         """What there are checkpoints of, oldest first; whether they are whole is seen when they are loaded."""
-        return sorted(at for entry in (self.path / "checkpoints").glob("*_*") if (at := Progress.of(entry.name)))
+        entries = (self.path / "checkpoints").glob("*_*")
+        return sorted(at for entry in entries if (at := Progress.of(entry.name)) and at.name == entry.name)
 
     def folder(self, at: Progress) -> Path:
         """Where a checkpoint lies; raises ``UserError`` if it is not whole."""

@@ -134,7 +134,7 @@ class Training:
         history = [line for line in self.run.metrics() if line["phase"] == "train"]
         truth = truth_of(self.plan.task.grade)
         halved = sum(went_too_far(learn, line) for line in history)
-        bad = int(history[-1].get(_BAD_IN_A_ROW) or 0) if history else 0
+        bad = int(min(history[-1].get(_BAD_IN_A_ROW) or 0, learn.stop_after_bad)) if history else 0
         rollout = self._rollout(at.step)
         loop = train(self.trainer, rollout, learn, first=at.step, halved=halved, bad_in_a_row=bad, truth=truth)
         async with contextlib.aclosing(loop) as steps:

@@ -161,7 +161,7 @@ def _csv(file: BinaryIO, path: Path) -> Iterator[Row]:
     reader, number = csv.DictReader(io.StringIO(_whole(file, path), newline=""), strict=True), 0
     try:
         names = list(reader.fieldnames or ())
-        twice = next((name for name in names if names.count(name) > 1), None)
+        twice = next((name for name, times in Counter(names).items() if times > 1), None)
         if twice is not None:
             raise UserError(f"{path}, header: has {twice!r} twice; give every column a name of its own")
         for number, row in enumerate(reader, 1):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import IO, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -68,12 +67,12 @@ class Output(Console):
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
-        nobody_reads()
+        nobody_reads(self.file)
 
 
-def nobody_reads() -> None:
-    """Print to nowhere from now on, so that nothing complains of a stream that is gone."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def nobody_reads(stream: IO[str]) -> None:
+    """Print to nowhere from now on what goes to a stream, so that nothing complains that it is gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, left: int = 1, gap: int = 2) -> Table:

@@ -90,7 +90,7 @@ SMALL += ("--device", "cpu", "--max-tokens", 16, "--eval-questions", 1, "--eval-
 def test_the_commands(example):
     task = ("--task", "my_task:Puzzles")
     done = peergrad("train", *SMALL, *task, "--out", "run", cwd=example)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, "nothing was learned" in done.stderr) == (1, True), done.stderr  # the parrot writes no programs
     metrics = objects((example / "run" / "metrics.jsonl").read_text())
     assert [line["train_puzzles/correct"] for line in metrics if line["phase"] == "train"] == [0.0]
     asked = next(read_file(example / "run" / "debates" / "step_000001.jsonl")).turns[0].asked
