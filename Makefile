@@ -15,8 +15,9 @@ lint: .venv/ready
 
 # The tests of the viewer open a real browser. Without one, and without the right to install it, they are skipped and say so.
 browser:
-	@command -v chromium >/dev/null || \
-		{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium >/dev/null; } || \
+	@[ -n "$$CHROMIUM" ] || command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+		{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && export DEBIAN_FRONTEND=noninteractive && \
+		timeout 120 apt-get -qq update && timeout 300 apt-get -qq install -y --no-install-recommends chromium >/dev/null; } || \
 		echo 'no Chromium, and no right to install it: the tests of the viewer will be skipped'
 
 # Pictures of the viewer, docs/screenshots.

@@ -137,7 +137,7 @@ def _routes(service: Service, key: str | None) -> list[Route]:
             key["client"] = request.client.host if request.client else ""
             texts = request.query_params.items()
             query = {name: int(text) if re.fullmatch("[0-9]{1,9}", text) else text for name, text in texts}
-            return await answer(Field(body | key | query | request.path_params, "request"))
+            return await answer(Field(body | query | request.path_params | key, "request"))
 
         return handler
 

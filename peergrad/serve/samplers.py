@@ -253,13 +253,14 @@ class RequestBatcher:
 
     def _join(self, pending: _Pending) -> None:
         self._members[pending] = None
-        self._arrivals.put(pending.job)
+        self._arrivals.put(pending.job.reset())
 
     def _leave(self, pending: _Pending, future: asyncio.Future[Job]) -> None:
         if pending in self._members:
             del self._members[pending]
             if future.cancelled() and not self._members and self._batch is not None:
                 self._batch.cancel()
+                self._joinable = None
 
     def _poll(self) -> list[Job]:
         """The jobs that joined since the last call. Called on the sampling thread."""

@@ -14,7 +14,7 @@ from typing import Any
 from peergrad.debate.errors import UserError
 from peergrad.runs import files
 from peergrad.web.app_files import encode, static_files
-from peergrad.web.library import Library, Shelf
+from peergrad.web.library import Library, NotFoundError, Shelf
 from peergrad.web.sources import Part
 
 _FILE_MB, _FOLDER_MB = 20.0, 1000.0
@@ -83,7 +83,10 @@ class _Data:
                 if row["problem"] is not None:
                     continue
                 key = f"debate/{id}/{part.name}/{row['index']}"
-                debate = self.library.get(key)
+                try:
+                    debate = self.library.get(key)
+                except (UserError, NotFoundError):  # damaged where the index does not look: its row says that it is left out
+                    continue
                 for turn in debate["turns"] if not self.tokens else ():
                     turn["tokens"] = None
                 written = encode(debate)

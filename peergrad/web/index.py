@@ -274,7 +274,7 @@ class Index:
             "flips": row["right_to_wrong"] + row["wrong_to_right"],
             "advantages": json.dumps(values) if values else None,
         }
-        named |= {name: row[name] for name in (*_NUMBERS, "sampled_tokens")}
+        named |= {name: _number(row[name]) for name in (*_NUMBERS, "sampled_tokens")}
         named |= {name: _text(row[name]) for name in ("id", "question_id", "question")}
         named["row"] = json.dumps(row | {"flags": flags})
         db.execute(f"INSERT INTO debates VALUES ({', '.join('?' * len(_COLUMNS))})", [named[name] for name in _COLUMNS])
@@ -319,6 +319,11 @@ def _edges(file: Any, done: int) -> str:
     """A hash of the beginning and the end of what was read."""
     edge = os.pread(file.fileno(), min(_EDGE, done), 0) + os.pread(file.fileno(), min(_EDGE, done), max(0, done - _EDGE))
     return hashlib.sha256(edge).hexdigest()
+
+
+def _number(value: Any) -> Any:
+    """A number as SQLite can hold it."""
+    return max(-(2**63), min(value, 2**63 - 1)) if isinstance(value, int) else value
 
 
 def _text(text: str | None) -> str | None:

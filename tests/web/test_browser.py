@@ -10,7 +10,9 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.web.browser import Viewer, chromium, opened_browser, served
+from peergrad.debate.transcript import read_file
+from peergrad.runs.folder import Run
+from tests.web.browser import WAIT, Viewer, chromium, opened_browser, served
 from tests.web.gallery import write_gallery
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no Chromium here; make browser installs it")
@@ -407,3 +409,20 @@ def test_an_address_that_leads_nowhere_says_so(viewer):
     viewer.go(f"#/source/{quote('<b>x</b>')}/debate/x/y?turn=1&vote=2", ".failed")
     viewer.wrong.clear()  # a browser reports the status 404 of what it fetched
     viewer.check()
+
+
+def test_a_notebook_shows_a_run_and_a_debate(chrome, gallery, tmp_path):
+    """In a frame that has no address of its own."""
+    run, debate = Run(next((gallery / "runs").iterdir())), next(read_file(gallery / "debates" / "worked.jsonl"))
+    for shown, found, link in ((run.show(), "Before and after", "Debates"), (debate.show(), "Round 1", "")):
+        path = tmp_path / "notebook.html"
+        path.write_text(f"<!doctype html><meta charset=utf-8>{shown._repr_html_()}", "utf-8")
+        page = chrome.new_page()
+        page.goto(path.as_uri())
+        frame = page.frame_locator("iframe")
+        frame.get_by_text(found).first.wait_for(timeout=WAIT)
+        if link:  # it is followed inside the frame
+            frame.get_by_role("link", name=link, exact=True).first.click()
+            frame.get_by_text(found).first.wait_for(state="detached", timeout=WAIT)
+            frame.locator("table").first.wait_for(timeout=WAIT)
+        page.close()

@@ -92,9 +92,16 @@ class Chat:
         self._spelled = {id: [letter for letter in spelling if letter is not None] for id, spelling in letters.items()}
         self._odd = self._mark_ids | self._spelled.keys()
         self._pieces = _pieces(tokenizer)
-        _bounded(lambda: self._render_all(_LONGEST))
-        self._render(({"role": "system", "content": "."}, {"role": "user", "content": "."}), True)
+        instructed = ({"role": "system", "content": "."}, {"role": "user", "content": "."})
         exchange = ({"role": "user", "content": "."}, {"role": "assistant", "content": _HOLE.format(1)})
+
+        def tried() -> None:
+            self._render_all(_LONGEST)
+            self._render(instructed, True)
+            self._render(exchange, False)
+
+        _bounded(tried)
+        self._render(instructed, True)
         after = self._after_hole(exchange, 1, False)
         closing = self._special_in.match(after)
         own = [tokenizer.eos_token_id, self._special[closing[0]] if closing else None]

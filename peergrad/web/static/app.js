@@ -3,7 +3,7 @@
 "use strict";
 {
   const { Compare, Debate, Debates, Dialog, Failed, Name, Question, Runs, Source, go, html, keysNow, listenForKeys, live, render, useData } = pg;
-  const { shortName, sourceAddress, useEffect, useErrorBoundary, useKeys, useRoute, useState, visible, watchChanges } = pg;
+  const { framed, goQuietly, shortName, sourceAddress, useEffect, useErrorBoundary, useKeys, useRoute, useState, visible, watchChanges } = pg;
 
   function Page({ path, query }) {
     const [kind, id, what, ...rest] = path;
@@ -71,7 +71,14 @@
   const KEYS = { ArrowRight: "→", ArrowLeft: "←", Escape: "Esc" };
 
   const start = document.querySelector('meta[name="peergrad-start"]')?.content; // of an export
-  if (!location.hash && start?.startsWith("source/")) history.replaceState(null, "", `#/${start}`);
+  const first = start?.replace(/^debate\/([^/]+)\//, "source/$1/debate/");
+  if (!location.hash && first?.startsWith("source/")) goQuietly(`#/${first}`);
+  if (framed) addEventListener("click", (event) => { // a link in a frame without an address would open the notebook in it
+    const link = event.target.closest?.('a[href^="#"]');
+    if (!link) return;
+    event.preventDefault();
+    go(link.getAttribute("href"));
+  });
   listenForKeys();
   watchChanges().then(() => {
     const root = document.getElementById("app");

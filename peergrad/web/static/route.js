@@ -42,13 +42,22 @@
     const { path, query } = readHash(location.hash);
     const next = address(path, { ...query, ...changes });
     if (next === location.hash) return;
-    history[push ? "pushState" : "replaceState"](null, "", next);
+    if (push && !framed) history.pushState(null, "", next);
+    else goQuietly(next);
     dispatchEvent(new HashChangeEvent("hashchange"));
+  }
+
+  // In a notebook the page has no address of its own, and its history is the notebook's: only the hash can be set.
+  const framed = location.protocol === "about:";
+
+  function goQuietly(to) {
+    if (framed) location.hash = to;
+    else history.replaceState(null, "", to);
   }
 
   function go(to) {
     location.hash = to;
   }
 
-  Object.assign(pg, { readHash, address, useRoute, setQuery, go });
+  Object.assign(pg, { readHash, address, useRoute, setQuery, go, goQuietly, framed });
 }
