@@ -13,7 +13,7 @@ from peergrad import UserError
 from peergrad.engines.local.engine import Local
 from peergrad.engines.local.fetch.models import resolve
 from peergrad.engines.shared.chat import Chat, load_chat
-from tests.local.tiny import CHATML, tokenizer
+from tests.local.tiny import tokenizer
 from tests.runs.killing import PARROT
 
 CODE = "open({marker!r}, 'w').close()\nclass Own: pass\n"
@@ -81,14 +81,12 @@ def test_ids_that_the_model_does_not_have(folder):
 @pytest.mark.parametrize(
     ("template", "says"),
     [
-        ("{% set s = range(99999)|list %}{% for a in s %}{% for b in s %}{% endfor %}{% endfor %}", "does not end"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
         ("{{ 1/0 }}", "division by zero"),
-        ("{{ 'a' * 10**11 }}", "too much memory"),
-        ("{% if messages|length == 9 %}{{ '%1000000000d' % 1 }}{% endif %}" + CHATML, "too much memory"),
+        ("{{ range(10**9) }}", "MAX_RANGE|too big"),
     ],
 )
-def test_a_chat_template_is_tried_within_bounds(template, says):
+def test_a_chat_template_that_fails_is_refused(template, says):
     one = copy.deepcopy(tokenizer())
     one.chat_template = template
     with pytest.raises(UserError, match=says):

@@ -10,16 +10,10 @@ that nobody can write. So it treats the text around them as it always does: blan
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
-import resource
 import secrets
-import signal
-import sys
-import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +27,6 @@ from peergrad.engines.base import decode, first_line
 # Stands for a message's words while the template is rendered: private-use characters, which no template looks for.
 _HOLE = "\ue000{}\ue001"
 _HOLES = re.compile("\ue000(\\d+)\ue001")
-_LONGEST, _MAX_RENDERED = 12, 10**6  # messages of a dialogue that is tried, characters of what is made of it
-_CPU_S, _WALL_S, _BYTES = 2, 120, 2**29  # for the first try of a template
-_TOO_MUCH = 3  # exit code
 
 
 def load_chat(name: str) -> Chat:
@@ -94,13 +85,6 @@ class Chat:
         self._pieces = _pieces(tokenizer)
         instructed = ({"role": "system", "content": "."}, {"role": "user", "content": "."})
         exchange = ({"role": "user", "content": "."}, {"role": "assistant", "content": _HOLE.format(1)})
-
-        def tried() -> None:
-            self._render_all(_LONGEST)
-            self._render(instructed, True)
-            self._render(exchange, False)
-
-        _bounded(tried)
         self._render(instructed, True)
         after = self._after_hole(exchange, 1, False)
         closing = self._special_in.match(after)
@@ -163,20 +147,9 @@ class Chat:
             return self._tokenizer.apply_chat_template(
                 list(messages), tokenize=False, add_generation_prompt=generate, enable_thinking=False
             )
-        except MemoryError:
-            raise
         except Exception as error:  # of jinja or of Python: a template divides by zero, calls itself, …
             why = first_line(error)
             raise UserError(f"model: its chat template refuses a system, user, assistant dialogue ({why})") from None
-
-    def _render_all(self, longest: int) -> None:
-        """Render dialogues of every length. A template sees no words, so these are nearly all it can ever be asked for."""
-        turns = [{"role": ("user", "assistant")[i % 2], "content": _HOLE.format(i + 1)} for i in range(longest)]
-        for before in ([], [{"role": "system", "content": _HOLE.format(0)}]):
-            for length in range(1, longest + 1):
-                with contextlib.suppress(UserError):  # some refuse a system's words, or to begin with an assistant's
-                    if len(self._render([*before, *turns[:length]], length % 2 == 1)) > _MAX_RENDERED:
-                        raise MemoryError
 
     def _after_hole(self, messages: Sequence[dict[str, str]], index: int, generate: bool) -> str:
         """What the template puts after the words of a message. Templates that drop old turns are asked about newer ones."""
@@ -256,38 +229,3 @@ def _byte_characters() -> dict[int, str]:
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     rest = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(rest)}
-
-
-def _bounded(render: Callable[[], object]) -> None:
-    """Try somebody else's template in a copy of this process, which may neither run for long nor take much memory."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: the copy runs one template, no more
-        child = os.fork()
-    if not child:
-        _try(render)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        raise UserError("model: its chat template does not end; use another model, or mend chat_template")
-    if os.WEXITSTATUS(status) == _TOO_MUCH:
-        raise UserError("model: its chat template takes too much memory; use another model, or mend chat_template")
-
-
-def _try(render: Callable[[], object]) -> None:
-    code = 0
-    try:
-        signal.signal(signal.SIGXCPU, signal.SIG_DFL)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(_WALL_S)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S + 1))
-        if sys.platform == "linux":
-            pages = int(Path("/proc/self/statm").read_text().split()[0])
-            most = pages * resource.getpagesize() + _BYTES
-            resource.setrlimit(resource.RLIMIT_AS, (most, most))
-        render()
-    except MemoryError:
-        code = _TOO_MUCH
-    except BaseException:  # told by whoever renders it for good
-        code = 0
-    finally:
-        os._exit(code)
