@@ -111,13 +111,14 @@ class BaseProtocol:
         """The round to play now, the first in which somebody has not spoken, and who has not: everybody, unless a transcript
         breaks off within it, or others are to be asked because those asked first do not agree (SPEC 3.22).
         """
+        seats = self.seats(debate)  # its own: a debate of another protocol may begin as this one does
         spoken = {(turn.round, turn.agent) for turn in debate.turns}
         for round_ in range(debate.rounds):
-            if missing := [agent for agent in range(debate.agents) if (round_, agent) not in spoken]:
+            if missing := [agent for agent in range(seats) if (round_, agent) not in spoken]:
                 return round_, missing
-        if debate.rounds == 1 and debate.agents < self.agents and not answers_agree(debate, 0):
-            return 0, list(range(debate.agents, self.agents))
-        return debate.rounds, list(range(debate.agents))
+        if debate.rounds == 1 and seats < self.agents and not answers_agree(debate, 0):
+            return 0, list(range(seats, self.agents))
+        return debate.rounds, list(range(seats))
 
     def ask(
         self,
