@@ -29,7 +29,7 @@ from peergrad.debate.types import (
     Verdict,
 )
 
-BallotForm = Literal["soft-verdict", "soft-agree", "soft-choice", "soft", "verdicts", "ranking", "pairs"]
+BallotForm = Literal["soft-verdict", "soft-choice", "soft", "verdicts", "ranking", "pairs"]
 BALLOT = Contract(("evaluation", "comparison"))
 
 # Lines of a ballot. Every repeat is possessive, and what follows it begins with another character: no input backtracks.
@@ -44,7 +44,6 @@ _HEADING = re.compile(rf"{_HEAD}(?=[ \t]*+(?:[:.)*–-]|$))", re.M)
 _SHARE = re.compile(r"(?<!\S)\S++ (0\.[0-9]{6}|1\.000000)")
 _WORTH = {"right": 1.0, "correct": 1.0, "wrong": 0.0, "incorrect": 0.0} | {str(grade): float(grade) for grade in range(1, 6)}
 
-_BY_VALUE = {"soft-verdict": "choose_value", "soft-agree": "choose_agree"}  # Yes or No to a final value, and what is asked
 Points = Mapping[int, float]
 _NO_SURER = 1e-3  # than this a voter is taken to be: probabilities near 0 and 1 differ by noise alone
 _MOST_SHOWN = 11  # of whom all pairs are no more votes than are read in a turn
@@ -83,8 +82,6 @@ class Ballot(BaseProtocol):
         if not 2 <= self.shown <= _MOST_SHOWN:
             raise UserError(f"shown: {self.shown} is not possible; give a whole number from 2 to {_MOST_SHOWN}")
         self.at_least(0, "temperature", "extra_rounds")
-        if self.ballot_form == "soft-agree" and not self.own_in_view:
-            raise UserError("ballot_form: soft-agree asks a voter about its own answer, which own_in_view leaves out")
         if self.revise and self.soft:
             raise UserError(
                 f"revise: votes by {self.ballot_form!r} come without critiques to revise by; take --ballot-form verdicts, "
@@ -97,11 +94,6 @@ class Ballot(BaseProtocol):
     def soft(self) -> bool:
         """Whether votes are probabilities, and not words."""
         return self.ballot_form.startswith("soft")
-
-    @property
-    def by_value(self) -> bool:
-        """Whether each answer is voted on by itself, with Yes or No to its final value."""
-        return self.ballot_form in _BY_VALUE
 
     def chooses(self, contract: Contract | None) -> bool:
         return self.soft and contract == BALLOT
@@ -212,7 +204,7 @@ class Ballot(BaseProtocol):
     def _choices(
         self, debate: Debate, answers: Mapping[int, Turn], agent: int, candidates: Candidates
     ) -> tuple[Choice, ...]:
-        if self.by_value:
+        if self.ballot_form == "soft-verdict":
             return tuple(self._verdict_choice(debate, answers, agent, group) for group in candidates)
         if self.ballot_form == "soft-choice":
             groups, name = [candidates], "choose_best"
@@ -242,7 +234,7 @@ class Ballot(BaseProtocol):
 
     def _value_task(self, value: str) -> str:
         """The value is somebody else's words without a mark in front: on one line it can't look like the referee's."""
-        return prompts.text(_BY_VALUE[self.ballot_form], self.prompts, value=clip(harmless(" ".join(value.split())), 200))
+        return prompts.text("choose_value", self.prompts, value=clip(harmless(" ".join(value.split())), 200))
 
     def read(self, ask: Ask, text: str, truncated: bool = False) -> Parsed:
         if truncated:  # an answer too: else those that never come to an end would cost nothing
@@ -266,13 +258,13 @@ class Ballot(BaseProtocol):
         rows = [[float(share) for share in _SHARE.findall(line)] for line in text.split("\n", 4 * letters**2)]
         pairs = list(combinations(range(letters), 2))
         width = letters if self.ballot_form == "soft-choice" else 2
-        count = {"soft-choice": 1, "soft": 2 * len(pairs)}.get(self.ballot_form, letters)
+        count = {"soft-choice": 1, "soft-verdict": letters, "soft": 2 * len(pairs)}[self.ballot_form]
         if len(rows) != count or any(len(row) != width for row in rows):
             return None
         if self.ballot_form == "soft":
             leads = [(row[0] - row[1] - back[0] + back[1]) / 2 for row, back in zip(rows[::2], rows[1::2], strict=True)]
             return 0, [(x, round(lead, 6), y) for (x, y), lead in zip(pairs, leads, strict=True)]
-        if self.by_value:
+        if self.ballot_form == "soft-verdict":
             return 0, [(x, round(_lead(rows[x][0], rows[y][0]), 6), y) for x, y in pairs]
         return 0, [(x, round(rows[0][x] - rows[0][y], 6), y) for x, y in pairs]
 

@@ -223,7 +223,7 @@ def _winner_shown_first(debate: Debate, vote: Vote) -> bool | None:
     if not vote.judged:
         return None
     if turn.candidates:
-        apart = isinstance(protocol, Ballot) and protocol.by_value  # each answer in its own prompt
+        apart = isinstance(protocol, Ballot) and protocol.ballot_form == "soft-verdict"  # each answer in its own prompt
         places = {agent: place for place, letter in enumerate(turn.candidates) for agent in letter}
         return None if apart else places[vote.a] < places[vote.b]
     if not isinstance(protocol, Parallel | Sequential):

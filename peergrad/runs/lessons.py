@@ -27,11 +27,10 @@ from peergrad.measure.ending import ending
 from peergrad.runs.files import Warn
 from peergrad.runs.folder import Progress, Run
 from peergrad.tasks.arithmetic import teacher
-from peergrad.tasks.base import Grade, Grader, Task
+from peergrad.tasks.base import TASKS, Grade, Grader, Task
 from peergrad.tasks.datasets import solved
 from peergrad.tasks.files import is_kind_of_file, questions_of, rows, stem
 from peergrad.tasks.open import gradable, regrade
-from peergrad.tasks.sums import single_digits
 
 if TYPE_CHECKING:
     from peergrad.runs.plan import Plan
@@ -49,12 +48,10 @@ def lessons_given(config: TrainConfig, task: Task, protocol: BaseProtocol, warn:
         raise UserError("warm_from: how long to learn from it is not said; give warm_epochs or warm_steps")
     if warm.warm_from == OWN:
         return []
-    if warm.warm_from is None and (made := [question for question in questions if question.dataset == "arithmetic"]):
+    if warm.warm_from is None and (sums := [question for question in questions if question.dataset in TASKS]):
         say = teacher(config.keep.seed)
-        return [Lesson(Debate(f"lesson/{q.id}", q, protocol), protocol=protocol, teacher=say) for q in made]
-    if warm.warm_from is None and any(question.dataset == "sums" for question in questions):
-        debates, origin = [_answered(q) for q in single_digits(config.keep.seed)], "the task"
-    elif warm.warm_from is None:
+        return [Lesson(Debate(f"lesson/{q.id}", q, protocol), protocol=protocol, teacher=say) for q in sums]
+    if warm.warm_from is None:
         debates, origin = [_answered(q) for q in questions if q.solution], "the task"
     else:
         debates, origin = _debates(warm.warm_from, questions, config.debate.agents, warn), str(warm.warm_from)

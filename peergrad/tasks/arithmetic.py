@@ -6,17 +6,19 @@ Also a teacher, who debates about them the way the contract asks, so that a weak
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from typing import Literal
 
 from peergrad.debate.contract import FULL
 from peergrad.debate.errors import UserError
-from peergrad.debate.question import BOXED, Question, last_boxed, last_whole_number
+from peergrad.debate.question import BOXED, Question, last_boxed
 from peergrad.debate.types import Ask, Debate
 from peergrad.tasks.base import UNANSWERED, Grade, Questions
 from peergrad.tasks.numbers import as_number
 
 LEVELS = 5
+_WHOLE = re.compile(r"(?<![\w.])-?\d++(?!\.?\d)", re.ASCII)
 
 
 def arithmetic(level: int = 1, count: int = 1000, seed: int = 0, split: Literal["train", "eval"] = "train") -> Questions:
@@ -37,7 +39,7 @@ def arithmetic(level: int = 1, count: int = 1000, seed: int = 0, split: Literal[
 def grade_sum(question: Question, solution: str) -> Grade:
     """By what is boxed; without a box, by the last whole number there is."""
     answer = last_boxed(solution)
-    number = as_number(answer if answer is not None else last_whole_number(solution) or "")
+    number = as_number(answer if answer is not None else (_WHOLE.findall(solution) or [""])[-1])
     return UNANSWERED if number is None else Grade(correct=str(number) == question.answer, answer=str(number))
 
 

@@ -22,7 +22,6 @@ from peergrad.tasks.datasets import DATASETS, SUBJECTS, Selection, hub_rows
 from peergrad.tasks.files import KINDS, is_kind_of_file, questions_of, read_questions, rows, stem
 from peergrad.tasks.grading import grade
 from peergrad.tasks.judging import JUDGING, judging_questions
-from peergrad.tasks.sums import sums
 
 _PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _ARITHMETIC = re.compile(r"arithmetic(?::level(\d{1,9}))?")
@@ -103,7 +102,7 @@ def open_tasks(
 
 def _open_one(config: TaskConfig, seed: int, held_out: int, at_least: int) -> tuple[Questions, Questions]:
     task = _questions(config, "train", seed)
-    if _ARITHMETIC.fullmatch(config.task) or config.task == "sums" or (held_out and _has_test_split(config.task)):
+    if _ARITHMETIC.fullmatch(config.task) or (held_out and _has_test_split(config.task)):
         return task, _held_out(config, config.task, held_out)
     cut = max(len(task) - held_out, min(at_least, len(task)))
     if held_out and cut == len(task):
@@ -203,10 +202,8 @@ def left_out(task: Task) -> str:
 def _questions(config: TaskConfig, part: str, seed: int = 0, *, at_least: int = 0) -> Questions:
     """All questions of a built-in task, a known dataset (its split for ``part``, or its file), an own task, or any file."""
     name = config.task
-    if name == "sums":
-        return sums(seed) if part == "train" else sums(split="eval")
-    if made_to_level := _ARITHMETIC.fullmatch(name):
-        level = int(made_to_level[1] or config.level)
+    if sums := _ARITHMETIC.fullmatch(name):
+        level = int(sums[1] or config.level)
         count = 1000 if part == "train" else max(1000, at_least)
         made = arithmetic(level, count, seed) if part == "train" else arithmetic(level, count, split="eval")
         return replace(made, name=name.replace(":", "-"))

@@ -390,8 +390,6 @@ RIGHT_WRONG = [("A", ">", "B"), ("A", "=", "C"), ("C", ">", "B")]
         ("pairs", "<letter> > <letter>", "missing"),
         ("soft-verdict", YES_NO, [("A", 0.862069, "B"), ("A", 0.999778, "C"), ("B", 0.997001, "C")]),
         ("soft-verdict", YES_NO.replace("0.9", "0.4"), [("A", 0.0, "B"), ("A", 0.997001, "C"), ("B", 0.997001, "C")]),
-        ("soft-agree", YES_NO, [("A", 0.862069, "B"), ("A", 0.999778, "C"), ("B", 0.997001, "C")]),
-        ("soft-agree", YES_NO.replace("\n", " "), "missing"),
         ("soft-choice", "A 0.500000 B 0.300000 C 0.200000", [("A", 0.2, "B"), ("A", 0.3, "C"), ("B", 0.1, "C")]),
         ("soft-choice", "A 0.500000 B 0.500000", "missing"),
         ("soft-choice", "A 1.999999 B 0.000000 C 0.000000", "missing"),
@@ -399,22 +397,6 @@ RIGHT_WRONG = [("A", ">", "B"), ("A", "=", "C"), ("C", ">", "B")]
 )  # fmt: skip
 def test_3_19_ballot_forms(form, text, votes):  # SPEC 3.19
     assert ballot_votes(form, text) == votes
-
-
-def test_3_19_agreeing_is_asked_about_the_own_value():  # SPEC 3.19
-    def likely(ask, options):
-        own, asked = ask.messages[-2].text, ask.messages[-1].text
-        return (1.0, 0.0) if asked == f"Is {own} your answer, too? Reply with Yes or No." else (0.0, 1.0)
-
-    question = Question("q", "What is 3 + 4?", "7", "number")
-    debate = played(
-        Ballot(agents=4, ballot_form="soft-agree", shown=3), lambda ask: "778"[ask.agent % 3], question, likely=likely
-    )
-    assert [turn.text for turn in debate.turns[:4]] == ["7", "7", "8", "7"]
-    scores = score(debate, RewardRules(reward="borda")).streams[0].values[:4]
-    assert scores[0] == scores[1] == scores[3] > 0 > scores[2]
-    with pytest.raises(UserError, match="soft-agree asks a voter about its own answer"):
-        Ballot(ballot_form="soft-agree", own_in_view=False)
 
 
 def test_3_19_soft_pairs_are_the_mean_of_both_orders():  # SPEC 3.19
