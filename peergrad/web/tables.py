@@ -39,7 +39,6 @@ def table(index: Index, query: Mapping[str, str]) -> dict[str, Any]:
     # What nobody knows comes last in either order.
     order = order if sort in ("part", "id", "question") else f"{SORTS[sort]} IS NULL, {order}"
     with index.connected() as db:
-        db.execute("BEGIN")  # one picture of the table, whatever is being added
         counted = db.execute(f"SELECT flags, count(*) FROM debates WHERE {among} GROUP BY flags", values).fetchall()
         where, wanted = f"{among} AND flags & ? = ?", [*values, bits, bits]
         if text:
