@@ -1,6 +1,6 @@
 """The arms of the experiment are settings that can be run, and differ in nothing but where the reward comes from."""
 
-import argparse
+import gzip
 import json
 import tomllib
 from pathlib import Path
@@ -12,6 +12,7 @@ from peergrad.cli.main import train_settings
 from peergrad.settings import flat
 
 FOLDER = Path(run.__file__).parent
+PARROT = Path(__file__).parent / "fixtures" / "parrot"
 
 
 @pytest.mark.parametrize("arm", run.ARMS)
@@ -31,18 +32,49 @@ def test_arms_differ_in_the_reward_alone():
     assert all(given == arms["peer"] for given in arms.values())
 
 
-def test_commands_of_an_arm(tmp_path):
-    names = ("gsm8k_train.jsonl.gz", "gsm8k_test.jsonl.gz", "svamp.jsonl.gz")
-    for name in names:
-        (tmp_path / name).touch()
-    given = {"model": "m", "data": tmp_path, "out": Path("o"), "arms": "peer,truth", "seeds": "0,1", "steps": 2}
-    args = argparse.Namespace(**given, questions=0, base=True)
-    made = run.commands(args, ["--kv-gb", "1"])
-    assert list(made) == ["base", "peer-0", "peer-1", "truth-0", "truth-1"]
-    training, *evaluations = made["peer-1"]
-    assert training[:2] == ["train", "--config"]
-    assert training[-4:] == ["--kv-gb", "1", "--out", "o/peer-1"]
-    assert [part[-1] for part in evaluations] == ["o/peer-1/evals/gsm8k", "o/peer-1/evals/svamp"]
+def test_an_arm_and_its_evaluation_are_run_and_resumed(tmp_path, capsys):
+    rows = [{"question": f"What is {n} plus {n}?", "answer": f"#### {2 * n}"} for n in range(12)]
+    for name in ("gsm8k_train.jsonl.gz", "gsm8k_test.jsonl.gz"):
+        with gzip.open(tmp_path / name, "wt") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    sizes = ["batch=2", "agents=3", "max_tokens=16", "eval_questions=2", "eval_every=1", "rank=2", "dtype=float32"]
+    given = ["--model", str(PARROT), "--data", str(tmp_path), "--out", str(tmp_path / "runs"), "--arms", "peer,majority"]
+    given += ["--seeds", "0,1", "--steps", "1", "--questions", "3", "--samples", "2", "--set", *sizes]
+    assert run.main(given) == 0
+    adapters = {}
+    for name in ("peer-0", "majority-0", "peer-1", "majority-1"):
+        folder = tmp_path / "runs" / name
+        assert [json.loads(line)["phase"] for line in (folder / "metrics.jsonl").read_text().splitlines()] == [
+            "eval",
+            "train",
+            "eval",
+        ]
+        (newest,) = (folder / "checkpoints").glob("*0001")
+        adapters[name] = (newest / "adapter_model.safetensors").read_bytes()
+        result = json.loads((folder / "evals" / "gsm8k" / "result.json").read_text())
+        assert result["asked"] == 3
+        assert result["model"] == str(folder)
+    assert len({*adapters.values()}) == 4  # each seed has its own weights
+    assert (tmp_path / "runs" / "base" / "evals" / "gsm8k" / "result.json").exists()
+    capsys.readouterr()
+    assert run.main(given) == 0
+    assert capsys.readouterr().err.count("is finished") == 9
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (["--arms", "peer,pear"], "pear is not known"),
+        (["--tests", "gsm9k"], "gsm9k is not known"),
+        (["--set", "stepz=1"], "no setting is called stepz"),
+        (["--set", "steps"], "is not NAME=VALUE"),
+        (["--data", "nowhere"], "nowhere has no gsm8k_train.jsonl.gz"),
+    ],
+)
+def test_a_mistake_is_said_before_a_model_is_loaded(given, why, capsys):
+    with pytest.raises(SystemExit):
+        run.arguments(["--model", "m", *given])
+    assert why in capsys.readouterr().err
 
 
 def test_the_table_is_made_of_folders_alone(tmp_path, capsys, monkeypatch):

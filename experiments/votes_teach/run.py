@@ -3,92 +3,169 @@
     python experiments/votes_teach/run.py --model MODEL --data DIR --out runs/votes_teach --arms peer,shuffled --seeds 0,1,2
 
 ``--data`` has gsm8k_train.jsonl.gz and gsm8k_test.jsonl.gz, and svamp.jsonl.gz and aime2024.jsonl if these are to be
-measured too. Without it the datasets are fetched by name. Every part resumes: give the same command again. What follows
-``--`` goes to every training and evaluation (``-- --kv-gb 24 --max-rows 512``). The log of an arm is OUT/ARM-SEED.log.
+measured too. Without it the datasets are fetched by name. The model is loaded once. Every run and evaluation resumes: give
+the same command again. Two of them share a GPU well: ``--set kv_gb=24 max_rows=512`` gives each a part of its memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from peergrad.cli.main import train_settings
+from peergrad.config import EvalConfig, TrainConfig
+from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.sampler import Batcher, Sampler
+from peergrad.engines.base import EngineConfig, Setup, UpdateConfig
+from peergrad.engines.local.engine import Local
+from peergrad.engines.local.model.lora import LoraRules
+from peergrad.engines.registry import LOCAL
+from peergrad.runs import evaluation
+from peergrad.runs.models import ModelRef
+from peergrad.runs.training import train_run
+from peergrad.runs.watch import Printing
+from peergrad.settings import changed, flat
+from peergrad.tasks.open import open_questions
+from peergrad.terminal.tables import result_text
 
 ARMS = ("peer", "shuffled", "majority", "format", "truth", "parallel")
-NEEDED = ("gsm8k_train.jsonl.gz", "gsm8k_test.jsonl.gz")
 TESTS = {"gsm8k": "gsm8k_test.jsonl.gz", "svamp": "svamp.jsonl.gz", "aime": "aime2024.jsonl"}
 
 
-def task(name: str, data: Path | None, file: str) -> str | None:
-    """A task as peergrad names it; ``None`` where its file is not there."""
-    if data is None:
-        return name
-    return f"{name}:{data / file}" if (data / file).exists() else None
+def task(name: str, data: Path | None, file: str) -> str:
+    """A task as peergrad names it."""
+    return f"{name}:{data / file}" if data else name
 
 
-def commands(args: argparse.Namespace, extra: list[str]) -> dict[str, list[list[str]]]:
-    """What is run for the model as it is and for each arm and seed, one after the other."""
-    tests = {name: found for name, file in TESTS.items() if (found := task(name, args.data, file))}
-
-    def measured(name: str, model: str) -> list[list[str]]:
-        samples = ["--mode", "direct", "--questions", str(args.questions), "--samples", "4", "--sample-temperature", "1"]
-        tokens = ["--max-tokens", "512", *extra]
-        return [
-            ["eval", "--model", model, "--task", test, *samples, *tokens, "--out", str(args.out / name / "evals" / of)]
-            for of, test in tests.items()
-        ]
-
-    played = {"base": measured("base", args.model)} if args.base else {}
-    for arm in args.arms.split(","):
-        for seed in args.seeds.split(","):
-            name = f"{arm}-{seed}"
-            settings = ["--config", str(Path(__file__).parent / f"{arm}.toml"), "--model", args.model, "--seed", seed]
-            questions = ["--task", task("gsm8k", args.data, "gsm8k_train.jsonl.gz"), "--eval-task", tests["gsm8k"]]
-            steps = ["--steps", str(args.steps)] if args.steps else []
-            training = ["train", *settings, *questions, *steps, *extra, "--out", str(args.out / name)]
-            played[name] = [training, *measured(name, str(args.out / name))]
-    return played
+def known(config: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the settings that a config has."""
+    return {name: value for name, value in settings.items() if name in flat(config)}
 
 
-async def play(name: str, parts: list[list[str]], out: Path, at_once: asyncio.Semaphore) -> int:
-    """Run the parts of an arm; the first that fails ends it."""
-    async with at_once:
-        for part in parts:
-            print(f"{name}: {part[0]}", flush=True)
-            with (out / f"{name}.log").open("ab") as log:
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", "peergrad", *part, stdout=log, stderr=log, stdin=asyncio.subprocess.DEVNULL
-                )
-                if code := await process.wait():
-                    print(f"{name}: {part[0]} ended with {code}; see {out / name}.log", flush=True)
-                    return code
-    return 0
+def training(args: argparse.Namespace, arm: str, seed: int) -> TrainConfig:
+    """The settings of an arm: its file, then what the command gives."""
+    config = train_settings(["--config", str(Path(__file__).parent / f"{arm}.toml")])
+    questions = {
+        "task": task("gsm8k", args.data, "gsm8k_train.jsonl.gz"),
+        "eval_task": task("gsm8k", args.data, TESTS["gsm8k"]),
+    }
+    given = {"model": args.model, "seed": seed, "out": args.out / f"{arm}-{seed}"} | questions
+    given |= {"steps": args.steps} if args.steps else {}
+    return changed(config, given | known(config, args.set), "--set")
 
 
-async def main() -> int:
+def measuring(args: argparse.Namespace, name: str, test: str) -> EvalConfig:
+    """The settings of an evaluation of a run, or of ``base``, on a test."""
+    model = args.model if name == "base" else str(args.out / name)
+    given = {"model": model, "task": task(test, args.data, TESTS[test]), "mode": "direct", "max_tokens": 512}
+    given |= {"questions": args.questions, "samples": args.samples, "sample_temperature": 1.0}
+    config = changed(EvalConfig(), given | {"out": args.out / name / "evals" / test}, "run.py")
+    return changed(config, known(config, args.set), "--set")
+
+
+class Players:
+    """The runs and evaluations of one command, all on one copy of the base model."""
+
+    def __init__(self) -> None:
+        self._base: Local | None = None
+
+    def _loaded(self, setup: Setup) -> Local:
+        self._base = self._base or LOCAL.open_trainer(setup)
+        return self._base
+
+    def policy(self, setup: Setup) -> Local:
+        """A policy to be trained."""
+        update = setup.update or UpdateConfig()
+        return self._loaded(setup).new_policy(LoraRules(rank=update.rank, alpha=update.alpha), setup.seed)
+
+    async def train(self, config: TrainConfig) -> None:
+        await train_run(config, Printing(config.learn.steps), load=self.policy)
+
+    async def measure(self, config: EvalConfig, engine: EngineConfig) -> None:
+        plan = evaluation.plan(config, open_questions(config.task))
+        async with contextlib.AsyncExitStack() as opened:
+
+            async def sampler_of(ref: ModelRef) -> Sampler:
+                model = self._loaded(Setup(engine=replace(engine, model=ref.base), update=UpdateConfig()))
+                sampler = Batcher(await model.sampler_with(ref.adapter), **LOCAL.batching(engine))
+                return await opened.enter_async_context(sampler)
+
+            assert config.measure.out
+            result = await evaluation.evaluate(plan, config.measure.out, Printing(0), result_text, sampler_of)
+        print(result_text(result), flush=True)
+
+
+async def play(args: argparse.Namespace) -> None:
+    """Everything the command asks for, in the order of the seeds: a sitting that is cut short has whole comparisons."""
+    runs = {f"{arm}-{seed}": training(args, arm, seed) for seed in args.seeds for arm in args.arms}
+    names = [*(["base"] if args.base else []), *runs]
+    measured = {name: [measuring(args, name, test) for test in args.tests] for name in names}
+    players = Players()
+    for name in names:
+        print(f"== {name}", flush=True)
+        if name in runs:
+            await players.train(runs[name])
+        for config in measured[name]:
+            await players.measure(config, config.engine)
+
+
+def names(text: str) -> list[str]:
+    return text.split(",")
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """NAME=VALUE, the value as TOML would have it, or as a text."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    with contextlib.suppress(tomllib.TOMLDecodeError):
+        return name, tomllib.loads(f"value = {value}")["value"]
+    return name, value
+
+
+def arguments(given: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("runs/votes_teach"))
-    parser.add_argument("--arms", default=",".join(ARMS))
-    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--arms", type=names, default=list(ARMS), help=", ".join(ARMS))
+    parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[0])
     parser.add_argument("--steps", type=int, help="instead of those of the arm's file")
+    parser.add_argument("--tests", type=names, default=["gsm8k"], help=", ".join(TESTS))
     parser.add_argument("--questions", type=int, default=0, help="of each test; 0 is all")
-    parser.add_argument("--at-once", type=int, default=1, help="how many arms share the GPU")
+    parser.add_argument("--samples", type=int, default=4, help="of each question, for avg@k and the majority vote")
     parser.add_argument("--no-base", dest="base", action="store_false", help="the model as it is was measured elsewhere")
-    own, extra = sys.argv[1:], []
-    if "--" in own:
-        own, extra = own[: own.index("--")], own[own.index("--") + 1 :]
-    args = parser.parse_args(own)
-    if unknown := {*args.arms.split(",")} - {*ARMS}:
-        parser.error(f"--arms: {', '.join(sorted(unknown))} is not known; there are {', '.join(ARMS)}")
-    if args.data and (missing := [file for file in NEEDED if not (args.data / file).exists()]):
+    parser.add_argument("--set", type=setting, nargs="+", default=[], metavar="NAME=VALUE", help="other settings")
+    args = parser.parse_args(given)
+    for name, allowed in (("arms", ARMS), ("tests", TESTS)):
+        if unknown := {*getattr(args, name)} - {*allowed}:
+            parser.error(f"--{name}: {', '.join(sorted(unknown))} is not known; there are {', '.join(allowed)}")
+    needed = ["gsm8k_train.jsonl.gz", TESTS["gsm8k"], *(TESTS[test] for test in args.tests)]
+    if args.data and (missing := [file for file in dict.fromkeys(needed) if not (args.data / file).exists()]):
         parser.error(f"--data: {args.data} has no {' and no '.join(missing)}")
-    args.out.mkdir(parents=True, exist_ok=True)
-    at_once = asyncio.Semaphore(args.at_once)
-    ended = await asyncio.gather(*(play(name, parts, args.out, at_once) for name, parts in commands(args, extra).items()))
-    return max(ended, default=0)
+    args.set = dict(args.set)
+    every = {**flat(TrainConfig()), **flat(EvalConfig())}
+    if unknown := args.set.keys() - every.keys():
+        parser.error(f"--set: no setting is called {', '.join(sorted(unknown))}")
+    return args
+
+
+def main(given: Sequence[str]) -> int:
+    args = arguments(given)
+    try:
+        asyncio.run(play(args))
+    except (UserError, EngineError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    sys.exit(main(sys.argv[1:]))

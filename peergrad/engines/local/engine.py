@@ -79,7 +79,7 @@ class Local:
         """
         lora = lora or LoraRules()
         chat.check_ids(decoder.shape.vocabulary)
-        self.decoder, self.chat, self.seed = decoder, chat, seed
+        self.decoder, self.chat = decoder, chat
         settings = SizeSettings(kv_gb, max_rows, train_tokens, policies)
         self.sizes = sizes = choose_sizes(decoder, lora.rank, settings, share, say)
         self.scheduler = Scheduler(decoder, sizes, say)
@@ -89,6 +89,7 @@ class Local:
         self._start_policy(lora, seed)
 
     def _start_policy(self, lora: LoraRules, seed: int) -> None:
+        self.seed = seed
         self._lora = Lora(self.decoder, lora, seed)
         self._adam = torch.optim.AdamW(list(self._lora.weights.values()), weight_decay=0.0)
         self._training, self._worker = threading.RLock(), ThreadPoolExecutor(1)
