@@ -186,8 +186,15 @@ _PUBLISHED |= {"ballots": "literal", "unjudged": "literal", "consensus": "all"}
 _LARGE = {"model": "Qwen/Qwen3-8B", "max_tokens": 8196, "task": "", "batch": 16, "lr": 3e-5, "steps": 64}
 _LARGE |= {"save_every": 100, "eval_every": 50, "eval_questions": 64}
 
+# The arm `peer` of experiments/votes_teach, whose results are in docs/results.md.
+_RECOMMENDED = {"model": "Qwen/Qwen2.5-Coder-1.5B-Instruct", "task": "", "protocol": "ballot", "agents": 8}
+_RECOMMENDED |= {"max_tokens": 512, "reward": "borda", "votes": "peer", "lambda_form": 0.25, "center": "group", "rank": 32}
+_RECOMMENDED |= {"steps": 12, "batch": 64, "lr": 2e-4, "save_every": 0, "eval_every": 4, "eval_questions": 400}
+_RECOMMENDED |= {"eval_debates": 0}
+
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "demo": ("the built-in model on the built-in task: minutes on two cores", _DEMO),
+    "recommended": ("what was shown to teach: eight answers, votes of Yes or No on each other's final values", _RECOMMENDED),
     "math": ("problems with answers that can be checked", _LARGE | _PUBLISHED),
     "math-easy": (
         "easier ones, such as GSM8K and MATH",

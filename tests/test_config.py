@@ -21,6 +21,7 @@ from peergrad.tasks.open import TaskConfig
 
 def test_10_presets():  # SPEC 10
     wanted = {
+        "recommended": (8, 3, 64, 2e-4, 1, 1),
         "math": (3, 3, 16, 3e-5, 1, 1),
         "math-easy": (3, 2, 32, 5e-5, 1, 1),
         "math-hard": (5, 3, 16, 3e-5, 0.5, 1.5),

@@ -9,6 +9,7 @@ import pytest
 
 from experiments.votes_teach import run, table
 from peergrad.cli.main import train_settings
+from peergrad.config import PRESETS
 from peergrad.settings import flat
 
 FOLDER = Path(run.__file__).parent
@@ -30,6 +31,13 @@ def test_arms_differ_in_the_reward_alone():
         given["debate"].pop("protocol")
         assert {given["learn"].pop(name, None) for name in ("votes", "truth_weight")} - {None}
     assert all(given == arms["peer"] for given in arms.values())
+
+
+def test_the_recommended_preset_is_the_arm_of_peer_votes():
+    given = tomllib.loads((FOLDER / "peer.toml").read_text())
+    of_the_arm = {name: value for section in given.values() for name, value in section.items()}
+    chosen = PRESETS["recommended"][1]
+    assert {name: value for name, value in chosen.items() if name not in ("model", "task")} == of_the_arm
 
 
 def test_an_arm_and_its_evaluation_are_run_and_resumed(tmp_path, capsys):
@@ -101,3 +109,16 @@ def test_the_table_is_made_of_folders_alone(tmp_path, capsys, monkeypatch):
     assert peer.startswith("| peer | 2 | 71.0 | +11.0 (+")
     assert "0.75 → 0.75" in printed
     assert (tmp_path / "f.svg").read_text().count("<polyline") == 4
+
+
+def test_the_results_that_are_kept_make_the_table_of_the_docs(capsys, monkeypatch, tmp_path):
+    figure = tmp_path / "figure.svg"
+    monkeypatch.setattr("sys.argv", ["table", str(FOLDER / "results"), "--figure", str(figure)])
+    assert table.main() == 0
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    page = (FOLDER.parents[1] / "docs" / "results.md").read_text().replace("*", "")
+    greedy = {row[0].strip("| "): row[2:] for row in rows[2:8]}
+    assert greedy.keys() == {"base", "truth", "majority", "peer", "shuffled", "format"}
+    for row in greedy.values():
+        assert all(cell.strip(" |") in page for cell in row)
+    assert figure.read_text() == (FOLDER.parents[1] / "docs" / "votes_teach.svg").read_text()

@@ -60,6 +60,13 @@ def values(out: Path, test: str, name: str) -> Values:
     return by_arm
 
 
+def measured(out: Path, test: str) -> list[str]:
+    """What was measured: greedy answers, then the mean and the majority of several. The majority of one is that one."""
+    paths = out.glob(f"*/evals/{test}/result.json")
+    names = {name for path in paths for name in json.loads(path.read_text())["values"]} - {"direct/cons@1"}
+    return ["direct/correct", *sorted(name for name in names if re.fullmatch(r"direct/(avg|cons)@\d+", name))]
+
+
 def interval(drawn: np.ndarray) -> str:
     """The middle 95 % of draws, in points."""
     low, high = np.quantile(drawn, (0.025, 0.975))
@@ -160,8 +167,9 @@ def main() -> int:
     args = parser.parse_args()
     tests = sorted({path.parent.name for path in args.out.glob("*/evals/*/result.json")})
     for test in tests:
-        for name, title in (("direct/correct", "greedy"), ("direct/avg@4", "avg@4"), ("direct/cons@4", "majority of 4")):
+        for name in measured(args.out, test):
             if rows := accuracy_rows(values(args.out, test, name), ("base", "shuffled")):
+                title = "greedy" if name == "direct/correct" else name.removeprefix("direct/")
                 titles = ["arm", "seeds", f"{test}, {title}", "against base", "against shuffled"]
                 print(markdown(titles, rows), end="\n\n")
     runs = {folder: steps for folder in folders(args.out) if (steps := steps_of(folder))}

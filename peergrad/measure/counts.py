@@ -171,10 +171,12 @@ def vote_counts(scored: Scored, grades: Sequence[Grade]) -> Counts:
     A tie between a right and a wrong solution counts half, so that voting blindly scores 0.5 in any style.
     """
     shares: dict[str, list[float]] = defaultdict(list)
-    right = [grade.right for grade in grades]
+    right, own = [grade.right for grade in grades], _own_answers(scored.debate, grades)
     for vote in scored.tally.votes:
         if (share := vote_right(vote, right)) is not None:
             shares["votes/accuracy"].append(share)
+            if own[vote.turn] not in {None, *(grades[index].answer for index in vote.judged or ())}:
+                shares["votes/accuracy_beyond_own"].append(share)
     if scored.tally.votes and (won := winner_is_right(scored, grades)) is not None:
         shares["votes/winner_is_right"].append(won)
     answers = [(turn.agent, known) for turn, known in zip(scored.debate.turns, right, strict=True) if turn.asked_to_answer]
@@ -183,6 +185,15 @@ def vote_counts(scored: Scored, grades: Sequence[Grade]) -> Counts:
             if before is not None and after is not None:
                 shares["flips/right_to_wrong" if before else "flips/wrong_to_right"].append(float(before != after))
     return {name: (sum(values), float(len(values))) for name, values in shares.items()}
+
+
+def _own_answers(debate: Debate, grades: Sequence[Grade]) -> list[str | None]:
+    """What the speaker of each turn answers by then; ``None``: nothing yet, or nothing that can be compared."""
+    latest: dict[int, str | None] = {}
+    for turn, grade in zip(debate.turns, grades, strict=True):
+        if turn.asked_to_answer:
+            latest[turn.agent] = grade.answer
+    return [latest.get(turn.agent) for turn in debate.turns]
 
 
 def vote_right(vote: Vote, right: Sequence[bool | None]) -> float | None:

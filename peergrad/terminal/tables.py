@@ -40,6 +40,7 @@ _SHARES = {
     "votes/due_turns_with_vote": "turns with a valid vote, where one was due",
     "votes/debates_with_vote": "debates with a valid vote",
     "votes/accuracy": "votes for the right one of a right and a wrong solution",
+    "votes/accuracy_beyond_own": "the same, by a voter whose own answer is neither",
     "votes/winner_is_right": "winner is right, where there are votes",
     "flips/right_to_wrong": "right → wrong from one round to the next",
     "flips/wrong_to_right": "wrong → right from one round to the next",

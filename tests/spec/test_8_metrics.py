@@ -131,6 +131,7 @@ def test_8_4_vote_quality():  # SPEC 8.4
     metrics = vote_quality(DebateBatch([score(debate)], grades))
     assert metrics["votes/between_right_and_wrong"] == 2
     assert metrics["votes/accuracy"] == 0.75  # one right, one tie
+    assert metrics["votes/accuracy_beyond_own"] == 0.5  # agent 2 holds neither 41 nor 42; agent 0 voted for its own
     assert metrics["votes/winner_is_right"] == 1
     assert metrics["flips/wrong_to_right"] == 0.5
     assert metrics["flips/right_to_wrong"] == 0
