@@ -21,6 +21,8 @@ from peergrad.reward.rewards import Scored
 _MOST_DEBATES = 20
 _TITLES = {
     "direct/correct": "direct, one answer",
+    "direct/avg@1": "direct, one sampled answer",
+    "direct/format": "a final value is given",
     "direct/majority": "majority vote, equal cost",
     "alone/majority": "self-correction, equal cost",
     "debate/correct": "debate: an agent at the end",
@@ -57,6 +59,7 @@ _SHARES = {
     "diversity/debate": "distance of two agents' final answers",
 }
 _SHARES |= {f"judge/{name}": f"{title}: the judge" for name, title in _SHARES.items()}
+_OF_ONE = ("/pass@1", "cons@1")  # avg@1 once more
 _ORDER = ("direct/correct", "direct/", "alone/", "debate/vote_after", "debate/", "role-averaged/", "head-to-head/v")
 
 
@@ -118,7 +121,7 @@ def print_result(console: Console, result: Mapping[str, Any]) -> None:
 def _accuracy(result: Mapping[str, Any]) -> Table:
     # These are in other rows: an agent at the end, and the vote after the last round. The form is not an accuracy.
     twice = ("debate/avg@", "debate/cons@")
-    names = [name for name in result["accuracy"] if not name.startswith(twice) and not name.endswith("/format")]
+    names = [name for name in result["accuracy"] if not name.startswith(twice) and not name.endswith(("/format", *_OF_ONE))]
     reference = _AGAINST.get(result["reference"]) if len(result["accuracy"]) > 1 else None
     versus = [f"against {reference}"] if reference else []
     headings = ["way of answering", "right"] if result["reference"] else ["won, by", "share"]
@@ -172,6 +175,8 @@ def print_comparison(console: Console, names: tuple[str, str], comparison: Mappi
     print_line(console, about)
     rows: list[list[str]] = []
     for name, row in sorted(comparison["rows"].items(), key=lambda item: _place(item[0])):
+        if name.endswith(_OF_ONE):
+            continue
         first, second = (_interval(row[side])[0] for side in ("first", "second"))
         rows.append([_title(name), first, second, _change(row["difference"]), str(row["better"]), str(row["worse"])])
     headings = ("way of answering", "first", "second", "change (95 %)", "better", "worse")
