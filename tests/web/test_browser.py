@@ -339,6 +339,7 @@ def test_two_evaluations_question_by_question(way, chrome, address, exported):
         viewer.page.check(f"input[aria-label$='{name}']")
     viewer.page.click("text=Compare question by question")
     viewer.wait("tr.change-better >> nth=0")
+    assert viewer.text(".summary summary").startswith("debate: winner by peer votes")
     order = ["▼ worse", "▲ better", "◆ another answer", "= the same"]
     changes = [order.index(one) for one in viewer.texts("td .change")]
     assert len(changes) == 12

@@ -168,7 +168,7 @@
   const FIRST = ["debate/winner", "direct/correct", "direct/majority"];
 
   function EvalTable({ rows, picked, pick, by }) {
-    const labels = new Map(rows.flatMap((row) => row.headline.map((one) => [one.name, one.label ?? one.name])));
+    const labels = new Map(rows.flatMap((row) => row.headline.map((one) => [one.name, one.label])));
     const names = [...FIRST.filter((name) => labels.has(name)), ...[...labels.keys()].filter((name) => !FIRST.includes(name))];
     const shown = names.slice(0, 3).map((name) => [name, labels.get(name)]);
     const columns = [["", ""], ["name", "Evaluation"], ["status", "Status"], ["model", "Model and task"], ["step", "Questions"],
