@@ -3,7 +3,7 @@
 "use strict";
 {
   const { Choice, Field, Grade, Interval, Name, RightGrid, SourceName, Text, Waiting } = pg;
-  const { count, debateAddress, html, many, percent, setQuery, signed, sourceAddress, useData, useKeys } = pg;
+  const { count, debateAddress, has, html, live, many, percent, setQuery, signed, sourceAddress, useData, useKeys } = pg;
 
   // A difference of shares with its interval, in points.
   function points([value, low, high]) {
@@ -58,7 +58,7 @@
     const changed = data.questions.filter((one) => !query.change || one.change === query.change);
     const fits = changed.filter((one) => one.question.toLowerCase().includes(find));
     const shown = fits.slice(0, query.all === "1" ? undefined : 200);
-    const part = (side, parts, value) => parts.length > 1 && html`<label>part <select value=${value}
+    const part = (side, parts, value) => live && parts.length > 1 && html`<label>part <select value=${value}
       onChange=${(event) => setQuery({ [`part_${side}`]: event.target.value })}>
       ${parts.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}</select></label>`;
     return html`<main>
@@ -90,8 +90,9 @@
 
   function Side({ id, row, first = false }) {
     const answer = row.winner === null ? (row.agents > 1 ? "no winner" : row.answers[0]) : row.answers[row.winner];
-    return html`<a class=${first ? "open side-link" : "side-link"} href=${debateAddress(id, row)}><${Grade}
-      right=${row.winner_right} words=${false} /> <${Name} text=${answer ?? "no answer"} /></a>
+    const said = html`<${Grade} right=${row.winner_right} words=${false} /> <${Name} text=${answer ?? "no answer"} />`;
+    return html`${has(["debate", id, row.part, row.index]) ? html`<a class=${first ? "open side-link" : "side-link"}
+      href=${debateAddress(id, row)}>${said}</a>` : html`<span class="side-link">${said}</span>`}
       <${RightGrid} right=${row.right} />`;
   }
 
