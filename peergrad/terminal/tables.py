@@ -16,51 +16,11 @@ from peergrad.debate.quote import visible
 from peergrad.learn.data import Values, has_signal
 from peergrad.measure.rescore import CONTROLS, Rescored, verdict
 from peergrad.measure.statistics import Interval
+from peergrad.measure.titles import in_order, share_titles, title
 from peergrad.reward.rewards import Scored
 
 _MOST_DEBATES = 20
-_TITLES = {
-    "direct/correct": "direct, one answer",
-    "direct/avg@1": "direct, one sampled answer",
-    "direct/format": "a final value is given",
-    "direct/majority": "majority vote, equal cost",
-    "alone/majority": "self-correction, equal cost",
-    "debate/correct": "debate: an agent at the end",
-    "debate/winner": "debate: winner by peer votes",
-    "role-averaged/correct": "policy, over all seats",
-    "role-averaged/opponents": "its opponents",
-    "role-averaged/win_rate": "votes of the opponents about the policy",
-    "head-to-head/votes": "their own votes",
-    "head-to-head/votes_of_model": "votes of the model",
-    "head-to-head/votes_of_opponent": "votes of the opponent",
-    "head-to-head/judge": "the judge",
-}
 _AGAINST = {"direct/majority": "majority", "direct/correct": "direct"}
-_SHARES = {
-    "replies/readable": "replies that can be read",
-    "replies/truncated": "replies cut off by the token limit",
-    "votes/due_turns_with_vote": "turns with a valid vote, where one was due",
-    "votes/debates_with_vote": "debates with a valid vote",
-    "votes/accuracy": "votes for the right one of a right and a wrong solution",
-    "votes/accuracy_beyond_own": "the same, by a voter whose own answer is neither",
-    "votes/winner_is_right": "winner is right, where there are votes",
-    "flips/right_to_wrong": "right → wrong from one round to the next",
-    "flips/wrong_to_right": "wrong → right from one round to the next",
-    "alone/flips/right_to_wrong": "right → wrong, seeing only itself",
-    "alone/flips/wrong_to_right": "wrong → right, seeing only itself",
-    "role-averaged/votes_won": "votes about the policy that it wins",
-    "votes/read": "ballots that can be read",
-    "votes/order_decided": "verdicts that change with the order of the answers",
-    "bias/first": "votes won by the answer shown first",
-    "bias/longer": "votes won by the longer solution",
-    "bias/own": "verdicts of the two models for their own answer",
-    "diversity/pair": "distance of the two answers",
-    "diversity/direct": "distance of two independent answers",
-    "diversity/debate": "distance of two agents' final answers",
-}
-_SHARES |= {f"judge/{name}": f"{title}: the judge" for name, title in _SHARES.items()}
-_OF_ONE = ("/pass@1", "cons@1")  # avg@1 once more
-_ORDER = ("direct/correct", "direct/", "alone/", "debate/vote_after", "debate/", "role-averaged/", "head-to-head/v")
 
 
 class Output(Console):
@@ -121,25 +81,22 @@ def print_result(console: Console, result: Mapping[str, Any]) -> None:
 def _accuracy(result: Mapping[str, Any]) -> Table:
     # These are in other rows: an agent at the end, and the vote after the last round. The form is not an accuracy.
     twice = ("debate/avg@", "debate/cons@")
-    names = [name for name in result["accuracy"] if not name.startswith(twice) and not name.endswith(("/format", *_OF_ONE))]
+    names = [name for name in result["accuracy"] if not name.startswith(twice) and not name.endswith("/format")]
     reference = _AGAINST.get(result["reference"]) if len(result["accuracy"]) > 1 else None
     versus = [f"against {reference}"] if reference else []
     headings = ["way of answering", "right"] if result["reference"] else ["won, by", "share"]
     rows: list[list[str]] = []
-    for name in sorted(names, key=_place):
+    for name in in_order(names):
         change = _change(result["difference"][name]) if name in result["difference"] else ""
         tokens = result["tokens"].get(name)
         numbers = [*_interval(result["accuracy"][name]), *([change] if versus else []), f"{tokens:,.0f}" if tokens else ""]
-        rows.append([_title(name), *numbers])
+        rows.append([title(name), *numbers])
     return table([*headings, "95 %", *versus, "tokens"], rows)
 
 
 def _shares(result: Mapping[str, Any]) -> Table:
     shares = result["shares"]
-    names = sorted(shares, key=lambda name: (name.rpartition("/")[0], len(name), name))  # seat 10 after seat 2
-    biases = [name for name in names if name.startswith(("bias/seat", "bias/persona"))]
-    titles = {name: title for name, title in _SHARES.items() if name in shares}
-    titles |= {name: "votes won by " + name.removeprefix("bias/").replace("/", " ") for name in biases}
+    titles = share_titles(shares)
     rows = [[title, *_interval(shares[name]), f"{shares[name][3]:,.0f}"] for name, title in titles.items()]
     where = "in the ballots" if result["settings"]["mode"] == "head-to-head" else "in the debates"
     return table([where, "share", "95 %", "of"], rows)
@@ -174,11 +131,10 @@ def print_comparison(console: Console, names: tuple[str, str], comparison: Mappi
     about = f"{len(comparison['questions'])} questions in both. Change is from {names[0]} to {names[1]}."
     print_line(console, about)
     rows: list[list[str]] = []
-    for name, row in sorted(comparison["rows"].items(), key=lambda item: _place(item[0])):
-        if name.endswith(_OF_ONE):
-            continue
+    for name in in_order(comparison["rows"]):
+        row = comparison["rows"][name]
         first, second = (_interval(row[side])[0] for side in ("first", "second"))
-        rows.append([_title(name), first, second, _change(row["difference"]), str(row["better"]), str(row["worse"])])
+        rows.append([title(name), first, second, _change(row["difference"]), str(row["better"]), str(row["worse"])])
     headings = ("way of answering", "first", "second", "change (95 %)", "better", "worse")
     console.print(table(headings, rows))
 
@@ -251,19 +207,6 @@ def _turn(scored: Scored, index: int) -> list[str]:
     votes = ", ".join(f"{vote.a} {vote.op} {vote.b}" for vote in scored.tally.votes if vote.turn == index)
     votes = f"unreadable: {turn.parsed.error}" if turn.parsed.error else votes
     return [str(index), str(turn.round + 1), str(turn.agent), votes]
-
-
-def _title(name: str) -> str:
-    way, _, what = name.partition("/")
-    if what.startswith("vote_after_round_"):
-        return f"debate: vote after round {what.removeprefix('vote_after_round_')}"
-    if what.startswith("strict_cons@"):
-        return f"{'' if way == 'direct' else f'{way}: '}most of {what.removeprefix('strict_cons@')} are right"
-    return _TITLES.get(name, what if way == "direct" else f"{way}: {what}")
-
-
-def _place(name: str) -> tuple[int, str]:
-    return next((place for place, start in enumerate(_ORDER) if name.startswith(start)), len(_ORDER)), name
 
 
 def _interval(interval: Sequence[float]) -> tuple[str, str]:

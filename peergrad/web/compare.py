@@ -11,6 +11,7 @@ from peergrad.learn.train import Step
 from peergrad.measure.alarms import alarms
 from peergrad.measure.history import number
 from peergrad.measure.outcome import compared
+from peergrad.measure.titles import in_order, title
 from peergrad.reward.rewards import Scored
 from peergrad.web.index import Index
 from peergrad.web.overview import Overview
@@ -46,7 +47,7 @@ def compare(a: tuple[Index, Overview], b: tuple[Index, Overview], query: Mapping
         "part_b": part_b,
         "parts_a": [part.name for part in a[0].parts],
         "parts_b": [part.name for part in b[0].parts],
-        "summary": [{"name": name} | row for name, row in rows.items()],
+        "summary": [{"name": name, "label": title(name)} | rows[name] for name in in_order(rows)],
         "counts": counts,
         "questions": questions[:_MOST],
     }

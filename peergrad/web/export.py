@@ -8,6 +8,7 @@ import html
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from peergrad.web.library import Library, NotFoundError, Shelf
 from peergrad.web.sources import Part
 
 _FILE_MB, _FOLDER_MB = 20.0, 1000.0
+_FOR_COMPARISONS = 0.25  # of the room, where there are two evaluations
 _MOST_ALARMS = 20  # whose debates are in an export
 _POLICY = "default-src 'none'; script-src {scripts}; style-src {styles}; img-src data:; base-uri 'none'; form-action 'none'"
 _MODE = '<meta name="peergrad-mode" content="live">'
@@ -64,14 +66,17 @@ class _Data:
 
     def __post_init__(self) -> None:
         shelves = self.library.shelves
+        pairs = list(permutations([id for id, shelf in shelves.items() if shelf.source.kind == "eval"], 2))
+        room = self.budget * _FOR_COMPARISONS if pairs else 0.0
         for id, shelf in shelves.items():
-            self._add_debates(id, shelf, self.budget / len(shelves))
+            self._add_debates(id, shelf, (self.budget - room) / len(shelves))
         for key in ("sources", *(f"{page}/{id}" for id in shelves for page in ("source", "metrics"))):
             self.small[key] = encode(self.library.get(key))
-        evals = [id for id, shelf in shelves.items() if shelf.source.kind == "eval" or len(shelf.index.parts) == 1]
-        if len(shelves) == len(evals) == 2:
-            for a, b in (evals, evals[::-1]):
-                self.small[f"compare/{a}/{b}"] = encode(self.library.get(f"compare/{a}/{b}"))
+        for key in (f"compare/{a}/{b}" for a, b in pairs):  # the first with every other one comes first
+            written = encode(self.library.get(key))
+            if (room := room - len(written)) < 0:
+                break
+            self.debates[key] = written
 
     def _add_debates(self, id: str, shelf: Shelf, budget: float) -> None:
         """Take debates of the most telling parts first, as many as there is room for."""

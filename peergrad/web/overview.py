@@ -17,6 +17,7 @@ from peergrad.config import PRESETS, EvalConfig, TrainConfig, preset
 from peergrad.debate.errors import UserError
 from peergrad.measure.changes import rows_before_and_after
 from peergrad.measure.history import RunHistory, alarm_spans, all_shown, mean, number, total
+from peergrad.measure.titles import in_order, share_titles, title
 from peergrad.runs.evaluation import read_result
 from peergrad.runs.folder import Progress
 from peergrad.settings import flat
@@ -98,8 +99,8 @@ class Overview:
             "updates": asdict(self.history.updates),
             "curves": self._curves(),
             "headline": [
-                {"name": name, "value": row[0], "low": row[1], "high": row[2]}
-                for name, row in (self.result["accuracy"] if self.result else {}).items()
+                {"name": name, "label": title(name)} | dict(zip(("value", "low", "high"), row, strict=True))
+                for name, row in self._accuracy()
             ],
             "run": self.source.run,
         }
@@ -230,17 +231,24 @@ class Overview:
                 found.append(about | {"changed": entry.mtime_ns / 1e9})
         return sorted(found, key=lambda one: (one["step"], one["warm"]))
 
+    def _accuracy(self) -> list[tuple[str, Sequence[float]]]:
+        """The ways of answering of an evaluation, in order."""
+        accuracy = self.result["accuracy"] if self.result else {}
+        return [(name, accuracy[name]) for name in in_order(accuracy)]
+
     def _result(self) -> dict[str, Any] | None:
         if not (result := self.result):
             return None
         rows = [
-            {"name": name, "value": value, "low": low, "high": high}
+            {"name": name, "label": title(name), "value": value, "low": low, "high": high}
             | {"difference": result["difference"].get(name), "tokens": result["tokens"].get(name)}
-            for name, (value, low, high) in result["accuracy"].items()
+            for name, (value, low, high) in self._accuracy()
         ]
+        titles = share_titles(result["shares"])
         shares = [
-            dict(zip(("value", "low", "high", "of"), row, strict=True)) | {"name": name}
-            for name, row in result["shares"].items()
+            {"name": name, "label": titles.get(name, name)}
+            | dict(zip(("value", "low", "high", "of"), result["shares"][name], strict=True))
+            for name in titles | result["shares"]
         ]
         dropped = {str(name)[:300]: str(why)[:1000] for name, why in list(result["dropped"].items())[:1000]}
         return {"reference": result["reference"], "rows": rows, "shares": shares, "dropped": dropped}

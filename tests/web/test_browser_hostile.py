@@ -82,10 +82,11 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exported(folder, tmp_path_factory):
-    page = tmp_path_factory.mktemp("page") / "page.html"
-    command = [sys.executable, "-m", "peergrad", "view", str(folder), "--export", str(page), "--max-mb", "60"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return page
+    to = tmp_path_factory.mktemp("exported")
+    for page in ("page.html", "page"):
+        command = [sys.executable, "-m", "peergrad", "view", str(folder), "--export", str(to / page), "--max-mb", "60"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return to / "page.html", to / "page" / "index.html"
 
 
 def look_at_everything(viewer):
@@ -155,8 +156,9 @@ def test_words_stay_words(folder, exported, tmp_path_factory):
         assert viewer.page.locator("#turn-0 > .raw .text").text_content() == "\n".join(SCRIPTS[:EACH])
         look_at_the_longest(viewer, run)
         viewer.close()
-        viewer = Viewer(browser, exported.as_uri())
-        _, links = look_at_everything(viewer)
-        assert links
-        assert look_at_debates(viewer, links) > 1
-        viewer.close()
+        for page in exported:
+            viewer = Viewer(browser, page.as_uri())
+            _, links = look_at_everything(viewer)
+            assert links
+            assert look_at_debates(viewer, links) > 1
+            viewer.close()

@@ -4,9 +4,11 @@ import base64
 import hashlib
 import html
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 
@@ -33,6 +35,11 @@ ODD = {
     "lines": "a\u2028b\u2029c\x85d\r\ne",
     "astral": "😀" * 1000 + "𝔸",
 }
+
+
+def _unnamed(value):
+    """Without where the sources of a comparison lie: an export does not say."""
+    return value | dict.fromkeys("ab") if "summary" in value else value
 
 
 def test_one_file_has_what_the_server_gives(made, tmp_path, server):
@@ -69,16 +76,29 @@ def test_one_file_has_what_the_server_gives(made, tmp_path, server):
 def test_a_folder_has_it_too(made, tmp_path, server):
     folder = export_page([made / "evals" / "before", made / "evals" / "after"], tmp_path / "page")
     page, (a, b) = Page((folder / "index.html").read_text()), (server.id("before"), server.id("after"))
-    assert page.data[f"compare/{a}/{b}"]["counts"] == server.get(f"compare/{a}/{b}")["counts"]
-    assert {key.partition("/")[0] for key in page.files} == {"debate", "said"}
-    key = f"debate/{a}/debate/3"
-    assert file_data((folder / page.files[key]).read_text()) == (key, server.get(key))
+    assert {key.partition("/")[0] for key in page.files} == {"debate", "said", "compare"}
+    for key in (f"debate/{a}/debate/3", f"compare/{a}/{b}", f"compare/{b}/{a}"):
+        found, value = file_data((folder / page.files[key]).read_text())
+        assert (found, _unnamed(value)) == (key, _unnamed(server.get(key)))
     for name in static_files():
         assert name == "index.html" or (folder / "static" / name).is_file()
     assert "'self' file:" in page.metas["Content-Security-Policy"]
     assert not page.scripts
     with pytest.raises(UserError, match="is there already"):
         export_page([made], folder)
+
+
+def test_evaluations_are_compared_whatever_lies_beside_them(made, own, tmp_path, server):
+    for name in "xy":
+        shutil.copytree(made / "evals" / "after", own / "evals" / name)
+    page = Page(export_page([own], tmp_path / "page.html").read_text())
+    order = [source["id"] for source in page.data["sources"]["sources"] if source["kind"] == "eval"]
+    compared = [key.split("/")[1:] for key in page.data if key.startswith("compare/")]
+    assert compared == [[a, b] for a, b in permutations(order, 2)]
+    tight = Page(export_page([own], tmp_path / "tight.html", max_mb=0.1).read_text())
+    kept = [key for key in tight.data if key.startswith("compare/")]
+    assert 0 < len(kept) < len(compared)
+    assert sum(len(json.dumps(tight.data[key])) for key in kept) < 0.05e6
 
 
 def test_a_bound_keeps_the_ends(own, tmp_path):

@@ -1,6 +1,7 @@
 """The viewer's back end over real HTTP: every route against real folders, filters, search, and what is new while it runs."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import asdict
@@ -12,9 +13,11 @@ from peergrad.config import TrainConfig, from_folder
 from peergrad.debate.transcript import load, read_file
 from peergrad.learn.data import advantages, credit
 from peergrad.reward.rewards import score
+from peergrad.runs.evaluation import read_result
 from peergrad.runs.folder import Progress, Run
 from peergrad.tasks.base import truth_of
 from peergrad.tasks.open import gradable, regrade
+from peergrad.terminal.tables import result_text
 from peergrad.web.index import Index
 from peergrad.web.lines import load_light
 from peergrad.web.scoring import FLAGS
@@ -254,6 +257,16 @@ def test_two_evaluations_are_compared(server, made):
     assert found["counts"]["better"] > 0
     same = server.get(f"compare/{a}/{a}", part_a="debate", part_b="debate")
     assert {question["change"] for question in same["questions"]} == {"same"}
+
+
+def test_rows_of_an_evaluation_have_the_words_and_the_order_of_the_terminal(server, made):
+    printed = [re.split("  +", line)[0] for line in result_text(read_result(made / "evals" / "before")).splitlines()]
+    result = server.get(f"source/{server.id('before')}")["result"]
+    labels = [row["label"] for row in (*result["rows"], *result["shares"])]
+    assert [label for label in labels if label in printed] == [line for line in printed if line in labels]
+    assert {"majority vote, equal cost", "debate: winner by peer votes", "replies that can be read"} <= {*labels} & {
+        *printed
+    }
 
 
 def test_new_lines_are_seen(own, made, tmp_path):

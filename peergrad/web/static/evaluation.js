@@ -3,7 +3,7 @@
 "use strict";
 {
   const { Choice, Field, Grade, Interval, Name, RightGrid, SourceName, Text, Waiting } = pg;
-  const { count, debateAddress, html, many, percent, setQuery, signed, sourceAddress, useData, useKeys } = pg;
+  const { count, debateAddress, has, html, live, many, percent, setQuery, signed, sourceAddress, useData, useKeys } = pg;
 
   // A difference of shares with its interval, in points.
   function points([value, low, high]) {
@@ -18,7 +18,7 @@
     return html`<section><h2>Result</h2><div class="scroll"><table class="numbers">
       <thead><tr><th scope="col"></th><th scope="col">right</th><th scope="col">95 % interval</th><th scope="col"></th>
         <th scope="col">against equal cost</th><th scope="col">tokens</th></tr></thead>
-      <tbody>${result.rows.map((row) => html`<tr key=${row.name}><th scope="row"><${Name} text=${row.label ?? row.name} />
+      <tbody>${result.rows.map((row) => html`<tr key=${row.name}><th scope="row"><${Name} text=${row.label} />
         </th><td><b>${percent(row.value, 1)}</b></td>
         <td class="soft">${percent(row.low)} – ${percent(row.high)}</td><td><${Interval} ...${row} reference=${reference} />
           </td>
@@ -26,7 +26,7 @@
           points(row.difference) : "–"}</td>
         <td>${count(row.tokens)}</td></tr>`)}</tbody></table></div>
       ${result.shares.length > 0 && html`<h2>Of all debates</h2><div class="scroll"><table class="numbers"><tbody>
-        ${result.shares.map((row) => html`<tr key=${row.name}><th scope="row"><${Name} text=${row.label ?? row.name} /></th>
+        ${result.shares.map((row) => html`<tr key=${row.name}><th scope="row"><${Name} text=${row.label} /></th>
           <td><b>${percent(row.value, 1)}</b></td>
           <td class="soft">${percent(row.low)} – ${percent(row.high)}</td><td><${Interval} ...${row} /></td>
             <td class="soft">of ${count(row.of)}</td></tr>`)}</tbody></table></div>`}
@@ -58,7 +58,7 @@
     const changed = data.questions.filter((one) => !query.change || one.change === query.change);
     const fits = changed.filter((one) => one.question.toLowerCase().includes(find));
     const shown = fits.slice(0, query.all === "1" ? undefined : 200);
-    const part = (side, parts, value) => parts.length > 1 && html`<label>part <select value=${value}
+    const part = (side, parts, value) => live && parts.length > 1 && html`<label>part <select value=${value}
       onChange=${(event) => setQuery({ [`part_${side}`]: event.target.value })}>
       ${parts.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}</select></label>`;
     return html`<main>
@@ -90,8 +90,9 @@
 
   function Side({ id, row, first = false }) {
     const answer = row.winner === null ? (row.agents > 1 ? "no winner" : row.answers[0]) : row.answers[row.winner];
-    return html`<a class=${first ? "open side-link" : "side-link"} href=${debateAddress(id, row)}><${Grade}
-      right=${row.winner_right} words=${false} /> <${Name} text=${answer ?? "no answer"} /></a>
+    const said = html`<${Grade} right=${row.winner_right} words=${false} /> <${Name} text=${answer ?? "no answer"} />`;
+    return html`${has(["debate", id, row.part, row.index]) ? html`<a class=${first ? "open side-link" : "side-link"}
+      href=${debateAddress(id, row)}>${said}</a>` : html`<span class="side-link">${said}</span>`}
       <${RightGrid} right=${row.right} />`;
   }
 
@@ -99,11 +100,11 @@
     if (!rows.length) return null;
     const main = rows.find((row) => row.name === "debate/winner") ?? rows[0];
     return html`<details class="summary"><summary><${Name}
-      text=${main.label ?? main.name} />: ${percent(main.first[0], 1)} → <b>
+      text=${main.label} />: ${percent(main.first[0], 1)} → <b>
         ${percent(main.second[0], 1)}</b>, ${points(main.difference)} <span class="soft">and ${many(rows.length - 1, "other row")}</span></summary>
       <div class="scroll"><table class="numbers"><thead><tr><th scope="col"></th><th scope="col">A</th><th scope="col">B</th>
         <th scope="col">change in points</th><th scope="col">better</th><th scope="col">worse</th></tr></thead>
-      <tbody>${rows.map((row) => html`<tr key=${row.name}><th scope="row"><${Name} text=${row.label ?? row.name} /></th><td>
+      <tbody>${rows.map((row) => html`<tr key=${row.name}><th scope="row"><${Name} text=${row.label} /></th><td>
         ${percent(row.first[0], 1)}</td><td><b>${percent(row.second[0], 1)}</b></td>
         <td>${points(row.difference)}</td><td>${count(row.better)}</td><td>${count(row.worse)}</td></tr>`)}</tbody></table>
           </div></details>`;

@@ -3,7 +3,7 @@
 "use strict";
 {
   const { Failed, Field, Interval, Name, SortHead, SourceName, Sparkline, Status, Waiting, address } = pg;
-  const { count, go, html, many, percent, setQuery, visible } = pg;
+  const { count, go, has, html, many, percent, setQuery, visible } = pg;
   const { Overlay, sourceAddress, useData, useKeys, useMemo } = pg;
 
   const COLUMNS = {
@@ -168,7 +168,7 @@
   const FIRST = ["debate/winner", "direct/correct", "direct/majority"];
 
   function EvalTable({ rows, picked, pick, by }) {
-    const labels = new Map(rows.flatMap((row) => row.headline.map((one) => [one.name, one.label ?? one.name])));
+    const labels = new Map(rows.flatMap((row) => row.headline.map((one) => [one.name, one.label])));
     const names = [...FIRST.filter((name) => labels.has(name)), ...[...labels.keys()].filter((name) => !FIRST.includes(name))];
     const shown = names.slice(0, 3).map((name) => [name, labels.get(name)]);
     const columns = [["", ""], ["name", "Evaluation"], ["status", "Status"], ["model", "Model and task"], ["step", "Questions"],
@@ -212,14 +212,15 @@
     const sources = ids.map((id) => all.find((one) => one.id === id)).filter(Boolean);
     if (!sources.length) return null;
     const [runs, evals] = [sources.filter((one) => one.kind === "run"), sources.filter((one) => one.kind === "eval")];
+    const pair = ["compare", ...evals.map((one) => one.id)];
+    const why = evals.length > 2 ? "Pick exactly two evaluations to compare them question by question."
+      : !has(pair) && "These two are not compared in this export; give --max-mb more.";
     return html`<section class="picked" aria-label="picked">
       <p>${many(sources.length, "picked", "picked")} <button class="plain"
         onClick=${() => setQuery({ pick: "" })}>clear</button>
-        ${evals.length === 2 &&
-          html` <button onClick=${() => go(address(["compare", evals[0].id, evals[1].id]))}>Compare question by question</button>`}
+        ${evals.length === 2 && has(pair) && html` <button onClick=${() => go(address(pair))}>Compare question by question</button>`}
         ${sources.length === 1 && html` <span class="soft">Pick another one to compare.</span>`}
-        ${evals.length > 2 && html`<${Failed}
-          error="Pick exactly two evaluations to compare them question by question." />`}</p>
+        ${evals.length > 1 && why && html`<${Failed} error=${why} />`}</p>
       ${runs.length > 1 && html`<${Overlay} sources=${runs} query=${query} />`}
     </section>`;
   }
