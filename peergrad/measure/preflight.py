@@ -11,7 +11,7 @@ from peergrad.debate.types import Debate
 from peergrad.learn.data import advantages, has_signal
 from peergrad.learn.train import LearnRules
 from peergrad.learn.trainer import RETRIED, StepStats, retried
-from peergrad.measure.counts import final_answers, form_counts, share_right, shares, total, turn_grades, vote_counts
+from peergrad.measure.counts import Counts, final_answers, form_counts, share_right, shares, total, turn_grades, vote_counts
 from peergrad.measure.statistics import Interval, difference, mean, ratio
 from peergrad.reward.rewards import RewardRules, Scored, score
 from peergrad.reward.streams import default_consensus
@@ -51,7 +51,7 @@ def gates(sample: Sample, task: Task, rules: LearnRules) -> list[Gate]:
     truth = truth_of(task.grade)
     scored = [score(debate, rules.reward, truth(debate)) for debate in sample.debates]
     solves = _solves(sample, task) if task.known else []
-    about_votes = [_votes(scored), _copied(scored), *([_judgement(scored, task)] if task.known else [])]
+    about_votes = [_votes(scored), _copied(scored), *(_judgement(scored, task) if task.known else [])]
     if not rules.reward.needs_votes:
         about_votes = [replace(gate, verdict="warn") if gate.verdict == "fail" else gate for gate in about_votes]
     return [_fits(sample), *solves, *about_votes, _judge_stream(scored, rules.reward), _signal(scored, rules)]
@@ -154,21 +154,37 @@ def _about_form(scored: Sequence[Scored]) -> str:
     return f"Replies can be read, but hold no valid votes ({bad} malformed, {own} for their author): a warm start shows how."
 
 
-def _judgement(scored: Sequence[Scored], task: Task) -> Gate:
+def _judgement(scored: Sequence[Scored], task: Task) -> list[Gate]:
+    """Whether votes follow the truth, and whether more does than agreement with the voter."""
     name, needed = "votes for the right one of a right and a wrong solution", "more than 50 %"
     scored = [one for one in scored if one.debate.question.known]
     grades = turn_grades([one.debate for one in scored], task.grade)
-    counts = [vote_counts(one, of).get("votes/accuracy", (0.0, 0.0)) for one, of in zip(scored, grades, strict=True)]
-    share = _ratio(counts)
+    counts = [vote_counts(one, of) for one, of in zip(scored, grades, strict=True)]
+    share, beyond = (_votes_right(counts, which) for which in ("votes/accuracy", "votes/accuracy_beyond_own"))
     if share is None:
         advice = "No vote is between a right and a wrong solution: mend the gates before this one, or ask more questions."
-        return Gate(name, "unknown", "no such vote", needed, advice)
+        return [Gate(name, "unknown", "no such vote", needed, advice)]
     advice = (
         "Votes no better than a coin teach noise: take easier questions or a stronger model, or mix in some truth "
         "(--truth-weight 0.3, or a fade such as '1.0 -> 0.3')."
     )
-    gate = _share(name, share, 0.5, needed, advice)
-    return replace(gate, measured=f"{gate.measured}, {sum(whole for _, whole in counts):.0f} votes")
+    found = [_share(name, share[0], 0.5, needed, advice)]
+    if beyond:
+        advice = (
+            "These votes say no more than who agrees with the voter: where final values can be compared, --votes majority "
+            "is as good for less."
+        )
+        gate = _share("the same, by voters whose own answer is neither", beyond[0], 0.5, needed, advice)
+        found.append(replace(gate, verdict="warn") if gate.verdict == "fail" else gate)
+    of = [share[1], beyond[1] if beyond else 0.0]
+    return [replace(gate, measured=f"{gate.measured}, {votes:.0f} votes") for gate, votes in zip(found, of, strict=False)]
+
+
+def _votes_right(counts: Sequence[Counts], name: str) -> tuple[Interval, float] | None:
+    """The share of votes that are right, and of how many."""
+    of = [one.get(name, (0.0, 0.0)) for one in counts]
+    share = _ratio(of)
+    return (share, sum(whole for _, whole in of)) if share else None
 
 
 def _judge_stream(scored: Sequence[Scored], rules: RewardRules) -> Gate:

@@ -53,14 +53,14 @@ def checked(made, task=None, **rules):
     return {gate.name.split(",")[0].split(" (")[0]: gate for gate in found}
 
 
-def able(right=0.5, judge=1.0, form=short, votes=True):
+def able(right=0.5, judge=1.0, form=short, votes=True, wrong=lambda agent: -1):
     """A debater who is right with a chance, and votes for the right one of two with another chance."""
 
     def say(ask):
         rng = random.Random(f"{ask.debate} {ask.agent} {ask.turn}")
         truth = int(ask.debate.rpartition("q")[2]) + 1
         knows = [random.Random(f"{ask.debate} {agent} {agent}").random() < right for agent in range(5)]
-        said = f"\\boxed{{{truth if (knows[ask.agent] if ask.turn < 5 else rng.random() < right) else -1}}}"
+        said = f"\\boxed{{{truth if (knows[ask.agent] if ask.turn < 5 else rng.random() < right) else wrong(ask.agent)}}}"
         if not ask.stop:
             return said
         others = [agent for agent in range(5) if agent != ask.agent]
@@ -171,6 +171,22 @@ def test_9_4_debating_must_not_cost_what_can_be_done_alone():  # SPEC 9.4
 
 def no_votes(debate, tally, truth):
     return [Stream("none", "turn", (None,) * len(debate.turns))]
+
+
+def agreeing(ask):
+    """Wrong in a way of its own, and then no judge of others."""
+    own_is_right = random.Random(f"{ask.debate} {ask.agent} {ask.turn}").random() < 0.5
+    return able(judge=1.0 if own_is_right else 0.5, wrong=lambda agent: -1 - agent)(ask)
+
+
+def test_9_4_votes_that_are_agreement_are_told_of():  # SPEC 9.4
+    name = "the same"
+    knowing = checked(sample(FIVE, able(wrong=lambda agent: -1 - agent)))
+    assert (knowing[name].verdict, knowing[name].interval.value) == ("pass", 1.0)
+    found = checked(sample(FIVE, agreeing))
+    assert found["votes for the right one of a right and a wrong solution"].verdict == "pass"
+    assert found[name].interval.low < 0.5 < found[name].interval.high
+    assert checked(sample(FIVE, able(judge=0.2, wrong=lambda agent: -1 - agent)))[name].verdict == "warn"
 
 
 def test_few_questions_are_unsure():
