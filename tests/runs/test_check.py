@@ -4,8 +4,6 @@ import asyncio
 import json
 import random
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +28,7 @@ from peergrad.settings import changed
 from peergrad.tasks.base import Questions
 from peergrad.tasks.open import regrade
 from tests.bandit import Bandit
+from tests.commands import peergrad
 from tests.helpers import full, short
 
 PARROT = Path(__file__).parent.parent / "fixtures" / "parrot"
@@ -287,10 +286,8 @@ def test_a_real_model_whose_weights_are_not_finite():
 
 
 def test_the_command_fails_a_model_that_can_not_debate(tmp_path):
-    command = [sys.executable, "-m", "peergrad", "check", "--preset", "demo", "--model", str(PARROT), "--threads", "1"]
-    made = subprocess.run(
-        [*command, "--agents", "4", "--questions", "4"], capture_output=True, text=True, timeout=110, cwd=tmp_path
-    )
+    command = ["check", "--preset", "demo", "--model", PARROT, "--threads", 1]
+    made = peergrad(*command, "--agents", 4, "--questions", 4, cwd=tmp_path)
     assert made.returncode == 1, made.stderr
     assert "fail" in made.stdout
     assert "fail: turns with a valid vote, where one is due." in made.stdout
@@ -298,12 +295,10 @@ def test_the_command_fails_a_model_that_can_not_debate(tmp_path):
     assert "The planned run, 10 steps of 4 debates: about" in made.stdout
     assert "update is finite" in made.stdout
     assert not list(tmp_path.iterdir())
-    made = subprocess.run(
-        [*command, "--questions", "2", "--json"], capture_output=True, text=True, timeout=110, cwd=tmp_path
-    )
+    made = peergrad(*command, "--questions", 2, "--json", cwd=tmp_path)
     found = json.loads(made.stdout)
     assert found["passed"] is False
     assert {gate["verdict"] for gate in found["gates"]} <= {"pass", "warn", "fail", "unknown"}
     assert found["forecast"]["trained"] > found["forecast"]["sampled"] > 0
-    made = subprocess.run([*command, "--questions", "1"], capture_output=True, text=True, timeout=110, cwd=tmp_path)
+    made = peergrad(*command, "--questions", 1, cwd=tmp_path)
     assert (made.returncode, made.stderr) == (2, "peergrad: questions: 1 is not possible; give at least 2\n")

@@ -1,8 +1,6 @@
 """The viewer's back end over real HTTP: every route against real folders, filters, search, and what is new while it runs."""
 
 import json
-import subprocess
-import sys
 from dataclasses import asdict
 
 import numpy as np
@@ -19,6 +17,7 @@ from peergrad.web.index import Index
 from peergrad.web.lines import load_light
 from peergrad.web.scoring import FLAGS
 from peergrad.web.sources import Source, find
+from tests.commands import peergrad
 from tests.web.conftest import serving, until
 
 _COUNTS = ("self_votes", "malformed", "repeated", "contradictory", "missing", "parse_errors")
@@ -93,7 +92,7 @@ def test_the_rows_are_those_of_the_debates(server, made):
 
 
 def command(*args):
-    result = subprocess.run([sys.executable, "-m", "peergrad", *map(str, args)], capture_output=True, text=True)
+    result = peergrad(*args)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
 
