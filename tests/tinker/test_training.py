@@ -108,10 +108,28 @@ def test_the_service_keeps_what_the_run_keeps(whole, server):
         time.sleep(0.05)
 
 
-def test_the_client_is_killed(whole, server, processes, tmp_path):
+def states(server):
+    return {f"{state.parent.parent.name}/{state.name}" for state in server.out.glob("*/weights/*")}
+
+
+def states_of(made):
+    found = [json.loads((made.folder(at) / "tinker.json").read_text())["path"] for at in made.checkpoints()]
+    return {"/".join(state.removeprefix("tinker://").split("/weights/")) for state in found}
+
+
+def test_the_client_is_killed(whole, server, processes, tmp_path, cache):
+    """The service keeps nothing of what was cut off; but what a copy of the run names is not removed because it does."""
+    before = states(server)
     flags = [part for name, value in SMALL.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     pid, log = processes.begin(
-        "train", "--out", str(tmp_path / "run"), "--base-url", server.url, *flags, TINKER_API_KEY="tml-x"
+        "train",
+        "--out",
+        str(tmp_path / "run"),
+        "--base-url",
+        server.url,
+        *flags,
+        TINKER_API_KEY="tml-x",
+        XDG_CACHE_HOME=str(cache),
     )
     made, end = Run(tmp_path / "run"), time.monotonic() + 300
     while Progress(1) not in made.checkpoints():
@@ -120,7 +138,15 @@ def test_the_client_is_killed(whole, server, processes, tmp_path):
     os.kill(pid, signal.SIGKILL)
     assert processes.wait(pid) == -signal.SIGKILL
     assert Progress(3) not in made.checkpoints()
-    same_as(whole, run(tmp_path / "run", server.url), server)
+    shutil.copytree(made.path, tmp_path / "copy")
+    same_as(whole, run(tmp_path / "copy", server.url), server)
+    assert states_of(made) <= states(server)
+    resumed = run(tmp_path / "run", server.url)
+    same_as(whole, resumed, server)
+    end, named = time.monotonic() + 300, states_of(resumed) | states_of(Run(tmp_path / "copy"))
+    while (states(server) - before) - named:
+        assert time.monotonic() < end, (states(server) - before, named)
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(

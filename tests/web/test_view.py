@@ -289,7 +289,7 @@ def test_a_run_that_is_under_way_is_seen_to_be(own, tmp_path):
 
 def test_alarms_name_the_debates_that_set_them_off(own, tmp_path):
     run = Run(own / "runs" / "parrot")
-    run.forget_after(Progress())
+    run.forget_after(Progress(), lambda _: None)
     (run.path / "debates" / "step_000006.jsonl").write_bytes((own / "debates" / "said.jsonl").read_bytes())
     for step in range(1, 7):
         readable = {"replies/readable": 0.9 if step < 2 else 0.1, "alarms": ["format collapse", "mine"] if step == 6 else []}
