@@ -196,7 +196,9 @@ def bandit(votes=True):
 
 
 def checked_with(trainer, questions=6, **more):
-    config = changed(preset("demo"), {"model": "bandit", "batch": 4, "lr": 0.25, "loss": "ppo"} | more, "test")
+    config = changed(
+        preset("demo"), {"model": "bandit", "batch": 4, "lr": 0.25, "loss": "ppo", "warm_steps": 0} | more, "test"
+    )
     found = asyncio.run(check(config, questions, Watcher(), load=lambda *_: trainer))
     gate = found.gates[-1]
     assert gate.name == "update is finite"
@@ -255,7 +257,8 @@ def test_the_forecast_leaves_out_debates_without_signal():
         return f"Agent {first} > Agent {second}" if ask.seen and ask.debate in voting else "N/A"
 
     voting = set()
-    config = changed(preset("demo"), {"model": "bandit", "batch": 4, "center": "group", "format_penalty": False}, "test")
+    rules = {"model": "bandit", "batch": 4, "center": "group", "format_penalty": False, "warm_steps": 0}
+    config = changed(preset("demo"), rules, "test")
     voting |= {f"check-debates/{question.id}" for question in plan_run(config).batch(0, [])[:3]}
     trainer = Bandit(["one", "other"], some_vote)
     found = asyncio.run(check(config, 4, Watcher(), load=lambda *_: trainer))
@@ -278,11 +281,40 @@ def test_a_real_model_whose_weights_are_not_finite():
             next(iter(self.local._lora.weights.values())).data.view(-1)[0] = torch.nan
             return await self.local.step(data, loss, lr)
 
-    config = changed(preset("demo"), {"model": str(PARROT), "threads": 1, "batch": 2}, "test")
+    config = changed(preset("demo"), {"model": str(PARROT), "threads": 1, "batch": 2, "warm_steps": 0}, "test")
     for load, verdict in ((open_trainer, "pass"), (Broken, "fail")):
         found = asyncio.run(check(config, 2, Watcher(), load=load))
         assert found.gates[-1].verdict == verdict
     assert "skipped" in found.gates[-1].advice
+
+
+@pytest.mark.parametrize(("warm_from", "known"), [(None, ["cross_entropy"] * 2), ("own", ["sampler", "cross_entropy"])])
+def test_what_is_checked_is_the_model_after_the_warm_start(warm_from, known):
+    done = []
+
+    class Told:
+        """The real engine; what is asked of it is written down."""
+
+        def __init__(self, setup):
+            self.local = open_trainer(setup)
+
+        def __getattr__(self, name):
+            return getattr(self.local, name)
+
+        async def sampler(self):
+            done.append("sampler")
+            return await self.local.sampler()
+
+        async def step(self, data, loss, lr):
+            done.append(loss)
+            return await self.local.step(data, loss, lr)
+
+    rules = {"model": str(PARROT), "threads": 1, "batch": 2, "warm_steps": known.count("cross_entropy"), "warm_sample": 4}
+    config = changed(preset("demo"), rules | ({"warm_from": warm_from} if warm_from else {}), "test")
+    found = asyncio.run(check(config, 2, Watcher(), load=Told))
+    assert found.gates
+    assert done[: len(known) + 1] == [*known, "sampler"]
+    assert "cross_entropy" not in done[len(known) :]
 
 
 def test_the_command_fails_a_model_that_can_not_debate(tmp_path):
