@@ -74,12 +74,12 @@ class Run(WorkFolder):
     noun, facts_name, subfolders = "run", "run.json", ("debates", "checkpoints")
 
     @staticmethod
-    def open(path: Path, warn: Warn = lambda _: None) -> Run:
+    def open(path: Path | str, warn: Warn = lambda _: None) -> Run:
         """A run that exists."""
         run = Run(path, warn)
         if not run.exists:
             raise UserError(f"{path}: is no run; give the folder that `peergrad train` wrote to")
-        files.refuse_links(path)
+        files.refuse_links(run.path)
         return run
 
     @staticmethod
