@@ -27,11 +27,12 @@ screenshots: .venv/ready browser
 # One process per core, then what must have the machine to itself. Waiting threads must not take a core from another process.
 test: lint browser
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder -m 'not alone and not slow'
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -m 'alone and not slow'
 
 # Also what takes longer: runs of newer parts that are killed and resumed.
 test-all: test
-	$(BIN)/python -m pytest -n logical -m slow
+	$(BIN)/python -m pytest -n logical -m "slow and not alone"
+	$(BIN)/python -m pytest -m "slow and alone"
 
 # Against a real server, which it installs into .venv-servers; not part of the tests.
 test-servers: .venv/ready

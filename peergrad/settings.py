@@ -24,9 +24,14 @@ _KINDS[tuple] = "a list"
 
 
 def check_settings(config: Any) -> None:
-    """Refuse settings that can't be, by name."""
-    for name, (value, wanted) in _typed(config).items():
-        _checked(value, wanted, name, "settings")
+    """Refuse settings that can't be, by name; those that only have to be written otherwise, a path as text or a tuple as a
+    list, are put right in place.
+    """
+    for name, (section, wanted) in _typed(config).items():
+        value = getattr(section, name)
+        right = _checked(value, wanted, name, "settings")
+        if type(right) is not type(value):
+            object.__setattr__(section, name, right)  # frozen for everybody else
     bounds: dict[str, Range | Above] = markers(config, Range | Above)
     for name, value in flat(config).items():
         if isinstance(value, float) and not math.isfinite(value):
@@ -38,11 +43,11 @@ def check_settings(config: Any) -> None:
 
 
 def _typed(config: Any) -> dict[str, tuple[Any, Any]]:
-    """Every setting by its name, with the type it has to have."""
+    """Every setting by its name: the section it is in, and the type it has to have."""
     typed: dict[str, tuple[Any, Any]] = {}
     for name, hint in typing.get_type_hints(type(config)).items():
         value = getattr(config, name)
-        typed |= _typed(value) if is_dataclass(value) and isinstance(value, hint) else {name: (value, hint)}
+        typed |= _typed(value) if is_dataclass(value) and isinstance(value, hint) else {name: (config, hint)}
     return typed
 
 

@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from peergrad import RewardRules, UserError
+from peergrad import RewardRules, Run, UserError
 from peergrad.cli.eval import base_settings as eval_settings
 from peergrad.cli.main import train_settings
-from peergrad.config import PRESETS, TrainConfig, from_folder, preset, with_protocol
+from peergrad.config import PRESETS, KeepConfig, TrainConfig, WarmConfig, from_folder, preset, with_protocol
 from peergrad.debate.config import DebateConfig
 from peergrad.debate.protocol import Recorded
 from peergrad.debate.protocols import Ballot, Parallel, Sequential
@@ -306,3 +307,22 @@ def test_settings_of_a_wrong_type_are_refused_where_they_are_made(make, says):
     with pytest.raises(UserError) as refused:
         make()
     assert str(refused.value).startswith(says)
+
+
+def test_from_python_a_path_may_be_text_and_a_list_a_tuple(tmp_path):
+    """As people write it; with what is neither, a sentence."""
+    (tmp_path / "texts").mkdir()
+    debate = DebateConfig(prompts=str(tmp_path / "texts"))  # type: ignore[arg-type]
+    keep = KeepConfig(out="runs/mine", log_to=["tensorboard"])  # type: ignore[arg-type]
+    config = TrainConfig(
+        debate=debate, keep=keep, learn=LearnRules(steps=1, lr=1), warm=WarmConfig(warm_from="own", warm_steps=1)
+    )
+    assert (config.keep.folder, config.keep.log_to) == (Path("runs/mine"), ("tensorboard",))
+    assert (config.debate.prompts, config.warm.warm_from) == (tmp_path / "texts", Path("own"))
+    assert isinstance(config.learn.lr, float)
+    assert changed(TrainConfig(), flat(config), "test") == config
+    with pytest.raises(UserError, match="out: 3 is not possible; give a path"):
+        TrainConfig(keep=KeepConfig(out=3))  # type: ignore[arg-type]
+    assert not Run(str(tmp_path)).exists
+    with pytest.raises(UserError, match="is no run"):
+        Run.open(str(tmp_path))

@@ -109,12 +109,12 @@ PARROT = ROOT / "tests" / "fixtures" / "parrot"
 def test_what_a_run_says_comes_next_can_be_typed(tmp_path):
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "peergrad", "train", "--model", str(PARROT), *SMALL]
-    made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environ, timeout=110)
+    made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environ, timeout=300)
     assert made.returncode == 0, made.stderr
     lines = made.stdout.partition("next:\n")[2].splitlines()
     assert len(lines) == 3
     for line in lines:
-        done = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True, env=environ, timeout=110)
+        done = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True, env=environ, timeout=300)
         assert done.returncode == 0, f"{line}: {done.stderr}"
 
 
@@ -127,7 +127,7 @@ def test_the_python_of_the_readme_runs_and_says_how_it_goes(tmp_path):
     code = "from peergrad.settings import changed\n" + block
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=environ, timeout=110
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=environ, timeout=300
     )
     assert done.returncode == 0, done.stderr
     assert "step 1/1: readable" in done.stderr

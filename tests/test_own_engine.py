@@ -3,9 +3,7 @@
 import asyncio
 import json
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +12,7 @@ from peergrad.cli.eval import base_settings
 from peergrad.config import EngineConfig
 from peergrad.engines.base import Setup
 from peergrad.engines.registry import engine_of, open_engine, open_trainer
+from tests import commands
 from tests.runs.test_run import run
 from tests.test_own_rewards import EXAMPLES, here  # noqa: F401 (a fixture)
 
@@ -21,8 +20,7 @@ OWN = ["--engine", "my_engine:CALCULATOR"]
 
 
 def peergrad(*args):
-    command = [str(Path(sys.executable).parent / "peergrad"), *map(str, args)]
-    return subprocess.run(command, cwd=EXAMPLES, capture_output=True, text=True, check=False)
+    return commands.peergrad(*args, cwd=EXAMPLES)
 
 
 def test_it_debates(tmp_path):

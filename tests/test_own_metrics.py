@@ -1,8 +1,6 @@
 """Metrics and alarms of one's own by their import paths: in a run, on the command line; what does not fit is a sentence."""
 
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,6 +11,7 @@ from peergrad.learn.train import Step, Stopped
 from peergrad.measure.alarms import Alarm, alarms
 from peergrad.measure.metrics import DebateBatch, measure
 from peergrad.web.report import report
+from tests.commands import peergrad
 from tests.helpers import parallel
 from tests.runs.test_run import PARROT, run
 from tests.test_own_rewards import EXAMPLES, here  # noqa: F401 (a fixture)
@@ -22,11 +21,11 @@ STEP = Step(0, 1e-3, Played((), {}), (), (), (), None, 1.0)
 
 
 def test_the_example_on_the_command_line(tmp_path):
-    command = [str(Path(sys.executable).parent / "peergrad"), "train", "--preset", "demo", "--model", str(PARROT)]
-    command += ["--threads", "1", "--batch", "2", "--eval-questions", "3", "--out", str(tmp_path / "run")]
+    command = ["train", "--preset", "demo", "--model", PARROT, "--threads", 1, "--batch", 2, "--max-tokens", 40]
+    command += ["--eval-questions", 3, "--out", tmp_path / "run"]
     own = ["--metrics", "my_metrics:vote_length", "--alarms", "my_metrics:too_long"]
     for steps in ("1", "2"):  # the second one resumes
-        done = subprocess.run([*command, *own, "--steps", steps], cwd=EXAMPLES, capture_output=True, text=True, check=False)
+        done = peergrad(*command, *own, "--steps", steps, cwd=EXAMPLES)
         assert done.returncode == 0, done.stderr
     lines = Run(tmp_path / "run").metrics()
     measured = [line.get("votes/length") for line in lines if line["phase"] == "train"]
@@ -37,7 +36,7 @@ def test_the_example_on_the_command_line(tmp_path):
     assert "Other metrics" in (tmp_path / "run" / "report.html").read_text()
     for name, why in (("my_metrics:vote_lenght", "has no 'vote_lenght'"), ("vote_length", "is no import path")):
         for flag in ("--metrics", "--alarms"):
-            done = subprocess.run([*command, flag, name], cwd=EXAMPLES, capture_output=True, text=True, check=False)
+            done = peergrad(*command, flag, name, cwd=EXAMPLES)
             assert done.returncode == 2
             assert why in done.stderr
             assert "Traceback" not in done.stderr

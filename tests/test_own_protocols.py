@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +19,11 @@ from peergrad.learn.data import section_tokens
 from peergrad.runs.folder import Run
 from peergrad.settings import flat, to_toml
 from peergrad.web.report import report
+from tests.commands import peergrad
 from tests.helpers import parallel, played, short
 from tests.runs.test_run import settings
 
 ROOT = Path(__file__).parent.parent
-PEERGRAD = str(Path(sys.executable).parent / "peergrad")
 PARROT = ROOT / "tests" / "fixtures" / "parrot"
 PANEL = "my_protocol:Panel"
 BALLOT = "<evaluation>both are short</evaluation><comparison>{}</comparison>"
@@ -146,7 +145,7 @@ def test_a_run_trains_with_it_and_resumes(panel, tmp_path, monkeypatch):
 
 
 def command(*args, cwd=ROOT / "examples"):
-    made = subprocess.run([PEERGRAD, *map(str, args)], cwd=cwd, capture_output=True, text=True, check=False, timeout=100)
+    made = peergrad(*args, cwd=cwd)
     assert "Traceback" not in made.stderr
     return made
 

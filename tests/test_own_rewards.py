@@ -1,7 +1,6 @@
 """A reward of one's own by its import path: in Python, in a run, on the command line; what does not fit is a sentence."""
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from peergrad.runs.folder import Progress
 from peergrad.tasks.base import Questions, truth_of
 from peergrad.tasks.open import regrade
 from peergrad.web.report import report
+from tests.commands import peergrad
 from tests.helpers import parallel
 from tests.runs.test_run import run
 
@@ -103,11 +103,11 @@ def test_it_is_measured_and_compared_like_the_built_in_ones(here):
 def test_on_the_command_line(tmp_path):
     transcript = tmp_path / "debates.jsonl"
     transcript.write_text(dump(debate(r"\boxed{1}", r"\boxed{1}", r"\boxed{2}")) + "\n")
-    command = [str(Path(sys.executable).parent / "peergrad"), "score", str(transcript), "--json", "--reward"]
-    made = subprocess.run([*command, "my_rewards:agreement"], cwd=EXAMPLES, capture_output=True, text=True, check=True)
+    command = ["score", transcript, "--json", "--reward"]
+    made = peergrad(*command, "my_rewards:agreement", cwd=EXAMPLES)
     assert [stream["name"] for stream in json.loads(made.stdout)["debates"][0]["streams"]] == ["agreement"]
-    again = [command[0], "rescore", *command[2:], "my_rewards:agreement", "my_rewards:correctness"]
-    made = subprocess.run(again, cwd=EXAMPLES, capture_output=True, text=True, check=True)
+    again = ["rescore", *command[1:], "my_rewards:agreement", "my_rewards:correctness"]
+    made = peergrad(*again, cwd=EXAMPLES)
     assert [one["name"] for one in json.loads(made.stdout)["rewards"]][-5:-3] == again[-2:]  # before the controls
     assert [one["name"] for one in json.loads(made.stdout)["streams"]][-2:] == [
         "my_rewards:agreement agreement",
@@ -118,7 +118,7 @@ def test_on_the_command_line(tmp_path):
         (command, "my_rewards:agrement", "has no 'agrement'"),
         (again[:-2], "win_rate", "is compared already"),
     ):
-        made = subprocess.run([*before, name], cwd=EXAMPLES, capture_output=True, text=True, check=False)
+        made = peergrad(*before, name, cwd=EXAMPLES)
         assert made.returncode == 2
         assert why in made.stderr
         assert "Traceback" not in made.stderr

@@ -1,8 +1,6 @@
 """Nothing in a prompt can be copied into a vote (SPEC 3.3), and a person may write prompts of their own (SPEC 3.20)."""
 
 import asyncio
-import subprocess
-import sys
 from itertools import product
 from pathlib import Path
 from typing import get_args
@@ -23,10 +21,10 @@ from peergrad.debate.question import STYLES
 from peergrad.runs.folder import Run
 from peergrad.runs.plan import plan_run
 from peergrad.settings import changed
+from tests.commands import peergrad
 from tests.helpers import Choosing, full, short
 
 PARROT = Path(__file__).parent / "fixtures" / "parrot"
-PEERGRAD = Path(sys.executable).parent / "peergrad"
 FORMS = get_args(BallotForm)
 
 
@@ -112,7 +110,7 @@ def test_texts_of_a_folder(tmp_path):  # SPEC 3.20
 
 
 def command(*args, cwd=None):
-    made = subprocess.run([PEERGRAD, *map(str, args)], cwd=cwd, capture_output=True, text=True, check=False, timeout=200)
+    made = peergrad(*args, cwd=cwd)
     assert "Traceback" not in made.stderr
     return made
 

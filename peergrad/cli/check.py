@@ -65,9 +65,8 @@ def _show(view: ProgressView, console: Console, config: TrainConfig, result: Che
         view.say("?: with so few questions chance could turn it; --questions asks more.")
     if result.dropped:
         view.say(f"{len(result.dropped)} debates were dropped; the first because: {next(iter(result.dropped.values()))}")
-    if config.warm.wanted:
-        before = "measured before the warm start, which the run begins with"
-        view.say(f"All this is {before}: form and votes may pass once it is made. Check the run's own checkpoint then.")
+    if config.warm.wanted and result.forecast.trained is not None:
+        view.say("All this is measured after the warm start, which the run begins with.")
     view.say(_cost(result.forecast, config.learn.batch))
 
 

@@ -241,8 +241,8 @@ class WorkFolder:
 
     noun, facts_name, subfolders = "work", "work.json", ("debates",)
 
-    def __init__(self, path: Path, warn: Warn = lambda _: None) -> None:
-        self.path, self.warn = path, warn
+    def __init__(self, path: Path | str, warn: Warn = lambda _: None) -> None:
+        self.path, self.warn = Path(path), warn
 
     @property
     def exists(self) -> bool:

@@ -74,12 +74,12 @@ class Run(WorkFolder):
     noun, facts_name, subfolders = "run", "run.json", ("debates", "checkpoints")
 
     @staticmethod
-    def open(path: Path, warn: Warn = lambda _: None) -> Run:
+    def open(path: Path | str, warn: Warn = lambda _: None) -> Run:
         """A run that exists."""
         run = Run(path, warn)
         if not run.exists:
             raise UserError(f"{path}: is no run; give the folder that `peergrad train` wrote to")
-        files.refuse_links(path)
+        files.refuse_links(run.path)
         return run
 
     @staticmethod
@@ -233,8 +233,9 @@ class Run(WorkFolder):
                 self.warn(f"{error}; resuming from the one before")
         return None
 
-    def forget_after(self, at: Progress, ahead: int = 0) -> None:
+    def forget_after(self, at: Progress, forget: Callable[[Path], None], ahead: int = 0) -> None:
         """Drop what was done after a checkpoint and will now be done again: metrics, checkpoints, debates, skipped updates.
+        ``forget`` is told of each checkpoint before.
 
         The debates of the very next step stay, and of as many more as were sampled ahead: by these weights or older ones.
         """
@@ -250,7 +251,9 @@ class Run(WorkFolder):
                 files.unlink(file)
         for later in self.checkpoints():
             if later > at:
-                files.remove(self.path / "checkpoints" / later.name)
+                folder = self.path / "checkpoints" / later.name
+                forget(folder)
+                files.remove(folder)
 
     def thin_checkpoints(self, every: int, forget: Callable[[Path], None], newest: int = 2) -> None:
         """Remove checkpoints but the first, every so many, and the newest few. ``forget`` is told of each before."""

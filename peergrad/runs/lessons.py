@@ -12,7 +12,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from peergrad.config import TrainConfig
+from peergrad.config import TrainConfig, WarmConfig
 from peergrad.debate.errors import UserError
 from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.protocols import Direct
@@ -20,7 +20,7 @@ from peergrad.debate.question import Question
 from peergrad.debate.types import Debate, Parsed, Turn
 from peergrad.engines.registry import engine_of
 from peergrad.learn.train import Stopped, self_play
-from peergrad.learn.trainer import RETRIED, joined
+from peergrad.learn.trainer import RETRIED, StepStats, Trainer, joined
 from peergrad.learn.warm import Keep, Lesson, kept_turns, lesson_batch, lesson_data, updates_per_epoch
 from peergrad.measure.counts import known_grades
 from peergrad.measure.ending import ending
@@ -144,16 +144,11 @@ async def warm_start(training: Training, at: Progress) -> Progress:
     for index in range(at.warm, updates):
         watch.begin("warm start", updates, at)
         started = time.monotonic()
-        data, turns, tokens = lesson_data(trainer, lesson_batch(lessons, warm.warm_debates, index))
-        if not turns:
-            raise UserError("warm_from: no turn of its debates keeps to this run's contract and fits the model's context")
-        stats = joined([await trainer.step(data, "cross_entropy", warm.warm_lr)])
-        assert stats is not None
+        stats, learned = await lesson_update(trainer, lessons, warm, index)
         bad = bad + 1 if stats.skipped else 0
         at = Progress(0, index + 1)
         metrics = {"warm/loss": stats.loss, "warm/skipped": float(stats.skipped), "lr": warm.warm_lr}
-        metrics |= {"time/train_s": time.monotonic() - started, "tokens/trained": float(sum(map(len, data)))}
-        metrics |= {"warm/turns": float(turns), "warm/tokens": float(tokens)}
+        metrics |= {"time/train_s": time.monotonic() - started} | learned
         metrics["warm/epoch"] = (index + 1) / updates_per_epoch(len(lessons), warm.warm_debates)
         if RETRIED in stats.metrics:
             metrics["warm/retried"] = stats.metrics[RETRIED]
@@ -166,6 +161,19 @@ async def warm_start(training: Training, at: Progress) -> Progress:
                 "Try a lower warm_lr"
             )
     return at
+
+
+async def lesson_update(
+    trainer: Trainer, lessons: Sequence[Lesson], warm: WarmConfig, index: int
+) -> tuple[StepStats, dict[str, float]]:
+    """An update of the warm start, and of how much it was made."""
+    data, turns, tokens = lesson_data(trainer, lesson_batch(lessons, warm.warm_debates, index))
+    if not turns:
+        raise UserError("warm_from: no turn of its debates keeps to this run's contract and fits the model's context")
+    stats = joined([await trainer.step(data, "cross_entropy", warm.warm_lr)])
+    assert stats is not None
+    trained = float(sum(map(len, data)))
+    return stats, {"tokens/trained": trained, "warm/turns": float(turns), "warm/tokens": float(tokens)}
 
 
 async def _sampled_lessons(training: Training, at: Progress) -> Sequence[Lesson]:

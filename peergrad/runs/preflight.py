@@ -21,8 +21,9 @@ from peergrad.learn.train import LearnRules, learning_rate
 from peergrad.learn.trainer import StepStats, Trainer, joined, parts
 from peergrad.measure.preflight import Gate, Sample, finite, gates
 from peergrad.reward.rewards import Truth
+from peergrad.runs.lessons import chosen, lesson_update
 from peergrad.runs.models import ModelPool, load_policy, policy_of, weights_of
-from peergrad.runs.plan import plan_run
+from peergrad.runs.plan import Plan, plan_run
 from peergrad.runs.watch import Watcher
 from peergrad.tasks.base import truth_of
 
@@ -65,7 +66,8 @@ async def check(
     *,
     load: Callable[[Setup], Trainer] = open_trainer,
 ) -> Checked:
-    """Play debates about some of the questions a run would train on, and three answers to each without debate.
+    """Play debates about some of the questions a run would train on, and three answers to each without debate: after the
+    warm start, if the run has one.
 
     A model that can't be trained, such as one behind an API, can be checked as well, though only its debates.
     """
@@ -86,6 +88,8 @@ async def check(
             weights_of(policy, engine)
             trainer = await load_policy(config, policy, load, watch.say)
             opened.push_async_callback(trainer.close)
+            if config.warm.wanted:
+                await _warm_start(plan, trainer, watch)
             batcher = Batcher(await trainer.sampler(), **engine.batching(config.engine))
             sampler: Sampler = await opened.enter_async_context(batcher)
         else:
@@ -112,6 +116,25 @@ async def check(
     usd = (read * api.price_in + sampled * api.price_out) / 1e6
     forecast = Forecast(learn.steps, sampled, read, trained, (played.seconds or 0.0) * runs, training_s, usd)
     return Checked(len(asked), tuple(results), forecast, played.dropped)
+
+
+async def _warm_start(plan: Plan, trainer: Trainer, watch: Watcher) -> None:
+    """The warm start of the run; nothing of it is kept."""
+    warm, lessons = plan.config.warm, plan.lessons
+    if plan.learns_from_own:
+        questions = plan.first(warm.warm_sample)
+        watch.begin("debates to learn from", len(questions))
+        async with Batcher(await trainer.sampler(), **engine_of(plan.config.engine).batching(plan.config.engine)) as sampler:
+            played = await play_all(plan.protocol, questions, sampler, prefix="check-lessons/", done=watch.debate)
+        lessons = await asyncio.to_thread(chosen, played.debates, warm.warm_keep, plan.task)
+    updates = warm.updates(len(lessons))
+    watch.say(f"first the warm start, as the run makes it: {updates:,} updates (none: --warm-steps 0 --warm-epochs 0)")
+    watch.begin("warm start", updates)
+    for index in range(updates):
+        stats, _ = await lesson_update(trainer, lessons, warm, index)
+        for fault in stats.faults:
+            watch.warn(f"warm start {index + 1}: update skipped: {fault.why}")
+        watch.debate(None)
 
 
 async def _update(

@@ -115,7 +115,7 @@ class Training:
         at, checkpoint = newest or (Progress(), None)
         if checkpoint:
             self.watch.say(f"resuming from {at.name} of {self.run.path}")
-        self.run.forget_after(at, self.config.learn.max_staleness if checkpoint else 0)
+        self.run.forget_after(at, self.trainer.forget, self.config.learn.max_staleness if checkpoint else 0)
         if not checkpoint:
             await self.save(at)
         self.updates = Updates.of(self.run.metrics())

@@ -63,7 +63,7 @@ class ProgressView(View):
         self.phase = f"playing {phase}"
         self._progress.reset(self._bar, description=phase, total=debates, visible=True)
         if not self._console.is_terminal:
-            self.say(f"{phase}: {debates} to play")
+            self.say(f"{phase}: {debates} {'updates' if phase == 'warm start' else 'to play'}")
 
     def note(self, words: str) -> None:
         """Show a text beside the bar."""

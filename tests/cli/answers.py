@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from tests import commands
 from tests.helpers import full, short
 from tests.openai.server import Request, Response, completion, events
 
@@ -58,12 +58,11 @@ def replying(text: Callable[[Request], str], **more) -> Callable[[Request], Resp
     return handle
 
 
-def peergrad(*args: object, cwd: Path, stdin: str = "", env: dict | None = None, timeout: float = 60):
+def peergrad(*args: object, cwd: Path, stdin: str = "", env: dict | None = None):
     """The command as a person runs it, in an empty folder of its own."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
     environ |= {"PYTHONPATH": str(ROOT), "COLUMNS": "100"} | (env or {})
-    command = [*PEERGRAD, *map(str, args)]
-    return subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, text=True, env=environ, timeout=timeout)
+    return commands.peergrad(*args, cwd=cwd, stdin=stdin, env=environ)
 
 
 def objects(text: str) -> list[dict]:

@@ -14,7 +14,7 @@ PEERGRAD = [sys.executable, "-m", "peergrad"]
 
 
 def run(*arguments, **options):
-    return subprocess.run([*PEERGRAD, *map(str, arguments)], capture_output=True, text=True, timeout=60, **options)
+    return subprocess.run([*PEERGRAD, *map(str, arguments)], capture_output=True, text=True, timeout=300, **options)
 
 
 def scores(*arguments):

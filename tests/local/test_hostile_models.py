@@ -6,10 +6,12 @@ import json
 import re
 import shutil
 import struct
+import subprocess
 
 import pytest
 
 from peergrad import UserError
+from peergrad.debate.types import Message
 from peergrad.engines.local.engine import Local
 from peergrad.engines.local.fetch.models import resolve
 from peergrad.engines.shared.chat import Chat, load_chat
@@ -84,6 +86,11 @@ def test_ids_that_the_model_does_not_have(folder):
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
         ("{{ 1/0 }}", "division by zero"),
         ("{{ range(10**9) }}", "MAX_RANGE|too big"),
+        ("{% set many = range(10**5) %}{% for i in many %}{% for j in many %}{% endfor %}{% endfor %}", "does not end"),
+        ("{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}", "too much memory"),
+        ("{{ 'a'.ljust(10**11) }}", "too much memory"),
+        ("{{ 'a' * 10**9 }}", "too much memory"),
+        ("{% for i in range(99999) %}{{ messages * 9 }}{% endfor %}", "too much memory"),
     ],
 )
 def test_a_chat_template_that_fails_is_refused(template, says):
@@ -91,6 +98,30 @@ def test_a_chat_template_that_fails_is_refused(template, says):
     one.chat_template = template
     with pytest.raises(UserError, match=says):
         Chat(one)
+
+
+def test_a_chat_template_that_turns_hostile_later_is_refused_then():
+    one = copy.deepcopy(tokenizer())
+    late = "{% if messages | length > 40 %}{{ 'a' * 10**9 }}{% endif %}"
+    one.chat_template += late
+    chat, exchange = Chat(one), [Message("user", "u"), Message("assistant", "a")]
+    assert len(chat.prompt([*exchange * 10, Message("user", "u")]))
+    with pytest.raises(UserError, match="too much memory"):
+        chat.prompt([*exchange * 20, Message("user", "u")])
+
+
+def test_a_chat_template_sees_no_key(monkeypatch):
+    """It is rendered elsewhere, by a process that holds none, and for many dialogues at once."""
+    begun, real = [], subprocess.run
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setattr(subprocess, "run", lambda *args, **more: (begun.append(more), real(*args, **more))[1])
+    one = copy.deepcopy(tokenizer())
+    one.chat_template += "{# not seen before #}"
+    chat = Chat(one)
+    for length in range(2, 17, 2):
+        chat.prompt([Message("system", "s"), *[Message("user", "u"), Message("assistant", "a")] * 8][:length])
+    assert len(begun) == 1
+    assert "sk-secret" not in str(begun)
 
 
 def text(value):

@@ -233,7 +233,7 @@ def test_cancelling_frees_the_engine():
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        return await asyncio.wait_for(local.base_sampler().sample([ask("y")]), 20)
+        return await local.base_sampler().sample([ask("y")])
 
     (reply,) = asyncio.run(go())
     assert reply == sample(engine().base_sampler(), [ask("y")])[0]

@@ -23,13 +23,14 @@ def local():
     return Local.load_model("smollm2", max_rows=64, kv_gb=3.0)
 
 
-def test_greedy_equals_transformers_for_fifty_prompts_in_one_batch(local):
-    texts = [TEXTS[i % 4] * (1 + i % 5) + f" ({i})" for i in range(50)]
+@pytest.mark.parametrize("count", [pytest.param(50, marks=pytest.mark.slow), 16])
+def test_greedy_equals_transformers_for_prompts_in_one_batch(local, count):
+    texts = [TEXTS[i % 4] * (1 + i % 5) + f" ({i})" for i in range(count)]
     asks = [ask(text, debate=f"d{i}", tokens=12, temperature=0.0) for i, text in enumerate(texts)]
     replies = asyncio.run(local.base_sampler().sample(asks))
     prompts = [reply.tokens.prompt_T.tolist() for reply in replies]
     longest = max(map(len, prompts))
-    assert len(set(map(len, prompts))) > 10
+    assert len(set(map(len, prompts))) > count / 5
     reference = AutoModelForCausalLM.from_pretrained(str(resolve("smollm2")), dtype=torch.float32)
     ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
     mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])

@@ -22,7 +22,7 @@ from peergrad.config import ApiConfig, EngineConfig
 from peergrad.engines.openai.engine import Api
 from peergrad.engines.shared.servers import Secrets
 from peergrad.runs.models import ModelRef, model_ref
-from tests.cli.answers import peergrad
+from tests.cli.answers import PEERGRAD
 from tests.helpers import short
 from tests.openai.asking import an_ask
 from tests.openai.server import Response, Server, completion, events
@@ -150,7 +150,10 @@ def test_the_command_gives_none_away(tmp_path):
         with Server(handle) as server:
             args = ("--model", f"m@{server.url}", "--retries", "0", "--rounds", "1", "--agents", "1", "--deadline-s", "2")
             args += ("--max-concurrent", "1")
-            done = peergrad("debate", "-", *args, cwd=folder, stdin="\n".join(places), env=SECRET)
+            # A real one, which has a title.
+            environ = os.environ | SECRET | {"PYTHONPATH": str(ROOT)}
+            said = {"input": "\n".join(places), "capture_output": True, "text": True}
+            done = subprocess.run([*PEERGRAD, "debate", "-", *args], cwd=folder, env=environ, **said)
         assert {request.headers["authorization"] for request in server.requests} == {f"Bearer {KEY}"}
         assert len(server.requests) >= len(places)
         assert "Traceback" not in done.stderr

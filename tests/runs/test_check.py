@@ -4,8 +4,6 @@ import asyncio
 import json
 import random
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +28,7 @@ from peergrad.settings import changed
 from peergrad.tasks.base import Questions
 from peergrad.tasks.open import regrade
 from tests.bandit import Bandit
+from tests.commands import peergrad
 from tests.helpers import full, short
 
 PARROT = Path(__file__).parent.parent / "fixtures" / "parrot"
@@ -213,7 +212,9 @@ def bandit(votes=True):
 
 
 def checked_with(trainer, questions=6, **more):
-    config = changed(preset("demo"), {"model": "bandit", "batch": 4, "lr": 0.25, "loss": "ppo"} | more, "test")
+    config = changed(
+        preset("demo"), {"model": "bandit", "batch": 4, "lr": 0.25, "loss": "ppo", "warm_steps": 0} | more, "test"
+    )
     found = asyncio.run(check(config, questions, Watcher(), load=lambda *_: trainer))
     gate = found.gates[-1]
     assert gate.name == "update is finite"
@@ -272,7 +273,8 @@ def test_the_forecast_leaves_out_debates_without_signal():
         return f"Agent {first} > Agent {second}" if ask.seen and ask.debate in voting else "N/A"
 
     voting = set()
-    config = changed(preset("demo"), {"model": "bandit", "batch": 4, "center": "group", "format_penalty": False}, "test")
+    rules = {"model": "bandit", "batch": 4, "center": "group", "format_penalty": False, "warm_steps": 0}
+    config = changed(preset("demo"), rules, "test")
     voting |= {f"check-debates/{question.id}" for question in plan_run(config).batch(0, [])[:3]}
     trainer = Bandit(["one", "other"], some_vote)
     found = asyncio.run(check(config, 4, Watcher(), load=lambda *_: trainer))
@@ -295,18 +297,45 @@ def test_a_real_model_whose_weights_are_not_finite():
             next(iter(self.local._lora.weights.values())).data.view(-1)[0] = torch.nan
             return await self.local.step(data, loss, lr)
 
-    config = changed(preset("demo"), {"model": str(PARROT), "threads": 1, "batch": 2}, "test")
+    config = changed(preset("demo"), {"model": str(PARROT), "threads": 1, "batch": 2, "warm_steps": 0}, "test")
     for load, verdict in ((open_trainer, "pass"), (Broken, "fail")):
         found = asyncio.run(check(config, 2, Watcher(), load=load))
         assert found.gates[-1].verdict == verdict
     assert "skipped" in found.gates[-1].advice
 
 
+@pytest.mark.parametrize(("warm_from", "known"), [(None, ["cross_entropy"] * 2), ("own", ["sampler", "cross_entropy"])])
+def test_what_is_checked_is_the_model_after_the_warm_start(warm_from, known):
+    done = []
+
+    class Told:
+        """The real engine; what is asked of it is written down."""
+
+        def __init__(self, setup):
+            self.local = open_trainer(setup)
+
+        def __getattr__(self, name):
+            return getattr(self.local, name)
+
+        async def sampler(self):
+            done.append("sampler")
+            return await self.local.sampler()
+
+        async def step(self, data, loss, lr):
+            done.append(loss)
+            return await self.local.step(data, loss, lr)
+
+    rules = {"model": str(PARROT), "threads": 1, "batch": 2, "warm_steps": known.count("cross_entropy"), "warm_sample": 4}
+    config = changed(preset("demo"), rules | ({"warm_from": warm_from} if warm_from else {}), "test")
+    found = asyncio.run(check(config, 2, Watcher(), load=Told))
+    assert found.gates
+    assert done[: len(known) + 1] == [*known, "sampler"]
+    assert "cross_entropy" not in done[len(known) :]
+
+
 def test_the_command_fails_a_model_that_can_not_debate(tmp_path):
-    command = [sys.executable, "-m", "peergrad", "check", "--preset", "demo", "--model", str(PARROT), "--threads", "1"]
-    made = subprocess.run(
-        [*command, "--agents", "4", "--questions", "4"], capture_output=True, text=True, timeout=110, cwd=tmp_path
-    )
+    command = ["check", "--preset", "demo", "--model", PARROT, "--threads", 1]
+    made = peergrad(*command, "--agents", 4, "--questions", 4, cwd=tmp_path)
     assert made.returncode == 1, made.stderr
     assert "fail" in made.stdout
     assert "fail: turns with a valid vote, where one is due." in made.stdout
@@ -314,12 +343,10 @@ def test_the_command_fails_a_model_that_can_not_debate(tmp_path):
     assert "The planned run, 10 steps of 4 debates: about" in made.stdout
     assert "update is finite" in made.stdout
     assert not list(tmp_path.iterdir())
-    made = subprocess.run(
-        [*command, "--questions", "2", "--json"], capture_output=True, text=True, timeout=110, cwd=tmp_path
-    )
+    made = peergrad(*command, "--questions", 2, "--json", cwd=tmp_path)
     found = json.loads(made.stdout)
     assert found["passed"] is False
     assert {gate["verdict"] for gate in found["gates"]} <= {"pass", "warn", "fail", "unknown"}
     assert found["forecast"]["trained"] > found["forecast"]["sampled"] > 0
-    made = subprocess.run([*command, "--questions", "1"], capture_output=True, text=True, timeout=110, cwd=tmp_path)
+    made = peergrad(*command, "--questions", 1, cwd=tmp_path)
     assert (made.returncode, made.stderr) == (2, "peergrad: questions: 1 is not possible; give at least 2\n")

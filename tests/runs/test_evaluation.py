@@ -31,6 +31,7 @@ from peergrad.tasks.arithmetic import arithmetic
 from peergrad.tasks.base import TIMED_OUT, Questions
 from peergrad.tasks.open import regrade
 from peergrad.terminal.tables import result_text
+from tests.commands import peergrad
 from tests.helpers import Choosing, short
 
 PARROT = Path(__file__).parent.parent / "fixtures" / "parrot"
@@ -362,11 +363,7 @@ def test_a_disk_that_refuses_is_a_sentence(tmp_path, monkeypatch):
         measured(tmp_path / "out", Scripted(knows))
 
 
-def peergrad(*arguments, **options):
-    return subprocess.run([*PEERGRAD, *map(str, arguments)], capture_output=True, text=True, timeout=110, **options)
-
-
-EVAL = ("eval", "--model", PARROT, "--threads", 1, "--max-rounds", 2, "--max-tokens", 24, "--level", 3, "--questions", 6)
+EVAL = ("eval", "--model", PARROT, "--threads", 1, "--max-rounds", 2, "--max-tokens", 24, "--level", 3, "--questions", 4)
 
 
 def test_the_commands_on_a_real_model(tmp_path):
@@ -382,7 +379,7 @@ def test_the_commands_on_a_real_model(tmp_path):
     done = peergrad(*EVAL, "--out", first)
     assert done.returncode == 0, done.stderr
     assert "majority vote, equal cost" in done.stdout
-    assert "direct: 6 to play" not in done.stdout
+    assert "direct: 4 to play" not in done.stdout
     other = peergrad(*EVAL, "--out", tmp_path / "b", "--seed", 1)
     assert other.returncode == 0, other.stderr
     again = peergrad(*EVAL, "--out", tmp_path / "c")
@@ -390,7 +387,7 @@ def test_the_commands_on_a_real_model(tmp_path):
     assert read_result(tmp_path / "c")["values"] == read_result(first)["values"]
     table = peergrad("compare", first, tmp_path / "b")
     assert (table.returncode, table.stderr) == (0, "")
-    assert "6 questions in both" in table.stdout
+    assert "4 questions in both" in table.stdout
     rows = json.loads(peergrad("compare", first, tmp_path / "b", "--json").stdout)["rows"]
     assert set(rows) == set(read_result(first)["values"])
 

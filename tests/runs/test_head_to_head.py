@@ -18,6 +18,7 @@ from peergrad.config import preset
 from peergrad.runs.results import read_result
 from peergrad.runs.training import train_run
 from peergrad.settings import changed
+from tests import commands
 
 ROOT = Path(__file__).parent.parent.parent
 PARROT = ROOT / "tests" / "fixtures" / "parrot"
@@ -71,8 +72,7 @@ ENGINE = Engine(name="writers", open=lambda setup: Writer(setup.engine.model), m
 
 def peergrad(*args: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(cwd)]), "COLUMNS": "120"}
-    command = [*PEERGRAD, *map(str, args)]
-    return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=110, check=False)
+    return commands.peergrad(*args, cwd=cwd, env=environ)
 
 
 @pytest.fixture

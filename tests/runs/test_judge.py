@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -11,6 +9,7 @@ from peergrad import UserError
 from peergrad.measure.rescore import rescore
 from peergrad.reward.rewards import RewardRules, score
 from peergrad.runs.plan import plan_run
+from tests import commands
 from tests.openai.server import Response, Server, completion
 from tests.runs.test_rewards import mean, saved, train
 from tests.runs.test_run import adapter, run, settings
@@ -76,8 +75,7 @@ def test_beside_votes_of_agents(tmp_path):  # SPEC 4.16
 
 
 def peergrad(*args):
-    command = [sys.executable, "-m", "peergrad", *map(str, args)]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout)
+    return json.loads(commands.peergrad(*args).stdout)
 
 
 def test_a_run_resumed_within_a_fade_ends_with_the_same_bytes(tmp_path):  # SPEC 4.15, 4.16

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -13,6 +11,7 @@ from peergrad.debate.transcript import read_file
 from peergrad.runs.folder import Run
 from peergrad.runs.plan import plan_run
 from peergrad.tasks.open import regrade
+from tests.commands import peergrad
 from tests.runs.test_run import PARROT, adapter, run, settings
 
 QUICK = {"model": PARROT, "steps": 2, "batch": 3, "rank": 4, "threads": 1, "lr": 3e-3, "warm_steps": 2, "warm_debates": 8}
@@ -23,8 +22,7 @@ def train(out, **more):
     flags = [
         f"--{name.replace('_', '-')}" + (f"={value}" if value is not True else "") for name, value in (QUICK | more).items()
     ]
-    command = [sys.executable, "-m", "peergrad", "train", "--preset", "demo", "--out", str(out), *flags]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | {"COLUMNS": "200"})
+    result = peergrad("train", "--preset", "demo", "--out", out, *flags, env=os.environ | {"COLUMNS": "200"})
     assert result.returncode == 0, result.stderr
     return [line for line in Run(out).metrics() if line["phase"] == "train"]
 

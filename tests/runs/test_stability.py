@@ -1,10 +1,7 @@
 """What keeps training steady, as a person trains with it: what is in the metrics is what a hand calculation gives."""
 
 import asyncio
-import os
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -20,6 +17,7 @@ from peergrad.runs.folder import Progress, Run
 from peergrad.runs.plan import plan_run
 from peergrad.runs.training import train_run
 from peergrad.settings import changed
+from tests.commands import peergrad
 from tests.helpers import short
 from tests.openai.server import Response, Server, completion
 from tests.runs.test_run import PARROT, adapter, run, settings
@@ -33,8 +31,7 @@ QUICK |= {"warm_debates": 8, "eval_questions": 0, "eval_debates": 0, "max_tokens
 def train(out, **more):
     """The run of a command, and its lines of metrics."""
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in (QUICK | more).items()]
-    command = [sys.executable, "-m", "peergrad", "train", "--preset", "demo", "--out", str(out), *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=os.environ)
+    done = peergrad("train", "--preset", "demo", "--out", out, *flags)
     assert done.returncode == 0, done.stderr
     made = Run(out)
     return made, [line for line in made.metrics() if line["phase"] == "train"]

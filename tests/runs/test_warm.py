@@ -18,6 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from peergrad.debate.transcript import read_file
+from tests import commands
 from tests.helpers import short
 from tests.web.exported import Page
 
@@ -32,7 +33,7 @@ def command(*args):
 
 
 def peergrad(*args, code=0):
-    done = subprocess.run(command(*args), capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    done = commands.peergrad(*args)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -149,7 +150,7 @@ def kill_when(there, *args):
     process = subprocess.Popen(
         command(*args), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(ROOT)}
     )
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while not there.exists() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.002)
     process.kill()

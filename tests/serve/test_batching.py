@@ -26,7 +26,7 @@ def request(name, tokens, prompt=10):
 async def begun(local):
     """Wait until something is being sampled."""
     before = local.scheduler.prefilled_tokens
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while local.scheduler.prefilled_tokens == before:
         assert time.monotonic() < end
         await asyncio.sleep(0.002)

@@ -43,7 +43,7 @@ def serving(limit, patience_s):
 
 
 def said(address):
-    return httpx.post(f"http://{address[0]}:{address[1]}/echo", content=b"whole", timeout=60)
+    return httpx.post(f"http://{address[0]}:{address[1]}/echo", content=b"whole", timeout=300)
 
 
 def until(what):
@@ -106,11 +106,11 @@ def test_ctrl_c_has_one_exit_code_and_no_traceback(tmp_path):
             for _ in range(2):
                 process.send_signal(signal.SIGINT)
             rest = process.stderr.read()
-        assert process.wait(60) == 130
+        assert process.wait(300) == 130
         assert "Traceback" not in rest
 
 
 def answered(port):
     with contextlib.suppress(httpx.HTTPError):
-        return httpx.get(f"http://127.0.0.1:{port}/api/v1/healthz", timeout=60).status_code == 200
+        return httpx.get(f"http://127.0.0.1:{port}/api/v1/healthz", timeout=300).status_code == 200
     return False

@@ -39,18 +39,19 @@ def pool(monkeypatch):
     grading._compared.cache_clear()
 
 
-def test_two_hundred_hostile_expressions(pool, tmp_path, monkeypatch):
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow, id="two hundred"), 4])
+def test_hostile_expressions(every, pool, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before, deadline_s = below(os.getpid()), 0.4
     made = pool(deadline_s, 4)
     assert len(set(HOSTILE)) >= 200
     with ThreadPoolExecutor(4) as threads:
-        done = list(threads.map(tried, HOSTILE))
-    slowest, given = max((took, given) for given, (_, took) in zip(HOSTILE, done, strict=True))
+        done = list(threads.map(tried, HOSTILE[::every]))
+    slowest, given = max((took, given) for given, (_, took) in zip(HOSTILE[::every], done, strict=True))
     assert slowest < deadline_s + MARGIN_S, given[:80]
-    assert sum(grade.timed_out for grade, _ in done) > 20
+    assert sum(grade.timed_out for grade, _ in done) > 20 / every
     assert all(grade.answer is None and not grade.correct for grade, _ in done if grade.timed_out)
-    right = [given for given, (grade, _) in zip(HOSTILE, done, strict=True) if grade.correct]
+    right = [given for given, (grade, _) in zip(HOSTILE[::every], done, strict=True) if grade.correct]
     assert set(right) <= {"-" * 50 + "5", r"x \boxed 5", "5\0"}  # which are fives
     made.close()
     assert below(os.getpid()) == before

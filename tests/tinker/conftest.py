@@ -17,6 +17,13 @@ def server(processes, tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.getbasetemp() / "tinker-cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """A server that dies is missed after two seconds, not half a minute."""
     monkeypatch.setattr(connection, "_HEALTH_S", 0.5)

@@ -55,7 +55,7 @@ class Processes:
         for pid in list(self._pids):
             self.kill(pid)
         self._farm.stdin.close()
-        self._farm.wait(60)
+        self._farm.wait(300)
 
     def _ask(self, what: dict) -> int | None:
         self._farm.stdin.write(json.dumps(what) + "\n")
@@ -75,7 +75,7 @@ class Server:
     def start(self) -> None:
         argv = ("serve", "--model", str(PARROT), "--port", str(self.port), "--out", str(self.out), "--threads", "1")
         self.pid, self.log = self._processes.begin(*argv, *self._args, **self._environ)
-        for _ in range(600):
+        for _ in range(6000):
             with contextlib.suppress(httpx.HTTPError):
                 httpx.get(f"{self.url}/api/v1/healthz").raise_for_status()
                 return

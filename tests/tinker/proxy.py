@@ -40,7 +40,7 @@ class Proxy:
     async def _answer(self, request: Request) -> Response:
         path, body = request.path_params["path"].removeprefix("api/v1/"), await request.body()
         self.seen.append(path)
-        self._client = self._client or httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=500))
+        self._client = self._client or httpx.AsyncClient(timeout=300, limits=httpx.Limits(max_connections=500))
         headers = {k: v for k, v in request.headers.items() if k not in ("host", "content-length")}
 
         async def forward() -> Response:

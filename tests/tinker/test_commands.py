@@ -55,7 +55,7 @@ def commands(folder, *argvs):
     """Their exit codes, and all they said."""
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "TINKER_API_KEY": "tml-x", "COLUMNS": "200"}
     command = [sys.executable, "-c", WITHOUT_TORCH, json.dumps(argvs)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environ, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environ, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     *said, codes = done.stdout.splitlines()
     return json.loads(codes), "\n".join(said), done.stderr

@@ -48,7 +48,7 @@ def answering(proxy, path, answer, kind=None):
 def no_hang():
     begun = time.monotonic()
     yield
-    assert time.monotonic() - begun < 60
+    assert time.monotonic() - begun < 300
 
 
 def drips():

@@ -24,7 +24,7 @@ from tests.runs.killing import PARROT, steps_logged
 from tests.tinker.proxy import Proxy, unavailable
 
 SMALL = {"engine": "tinker", "model": str(PARROT), "steps": 3, "batch": 3, "rank": 4, "lr": 1e-3, "seed": 1}
-SMALL |= {"warm_debates": 2, "eval_questions": 0, "eval_debates": 0, "deadline_s": 20.0}
+SMALL |= {"warm_debates": 2, "eval_questions": 0, "eval_debates": 0, "deadline_s": 120.0}
 
 
 def run(out, url, **more):
@@ -102,36 +102,62 @@ def test_the_service_keeps_what_the_run_keeps(whole, server):
     here = [kept(whole, server, at.step) for at in whole.checkpoints()]
     assert len(here) == 3  # the first, and the newest two
     model = json.loads((whole.folder(Progress(3)) / "tinker.json").read_text())["path"].split("/")[2]
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while len(there := list((server.out / model / "weights").iterdir())) > 3:
         assert time.monotonic() < end, there
         time.sleep(0.05)
 
 
-def test_the_client_is_killed(whole, server, processes, tmp_path):
+def states(server):
+    return {f"{state.parent.parent.name}/{state.name}" for state in server.out.glob("*/weights/*")}
+
+
+def states_of(made):
+    found = [json.loads((made.folder(at) / "tinker.json").read_text())["path"] for at in made.checkpoints()]
+    return {"/".join(state.removeprefix("tinker://").split("/weights/")) for state in found}
+
+
+def test_the_client_is_killed(whole, server, processes, tmp_path, cache):
+    """The service keeps nothing of what was cut off; but what a copy of the run names is not removed because it does."""
+    before = states(server)
     flags = [part for name, value in SMALL.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     pid, log = processes.begin(
-        "train", "--out", str(tmp_path / "run"), "--base-url", server.url, *flags, TINKER_API_KEY="tml-x"
+        "train",
+        "--out",
+        str(tmp_path / "run"),
+        "--base-url",
+        server.url,
+        *flags,
+        TINKER_API_KEY="tml-x",
+        XDG_CACHE_HOME=str(cache),
     )
-    made, end = Run(tmp_path / "run"), time.monotonic() + 120
+    made, end = Run(tmp_path / "run"), time.monotonic() + 300
     while Progress(1) not in made.checkpoints():
         assert time.monotonic() < end, log.read_text()
         time.sleep(0.01)
     os.kill(pid, signal.SIGKILL)
     assert processes.wait(pid) == -signal.SIGKILL
     assert Progress(3) not in made.checkpoints()
-    same_as(whole, run(tmp_path / "run", server.url), server)
+    shutil.copytree(made.path, tmp_path / "copy")
+    same_as(whole, run(tmp_path / "copy", server.url), server)
+    assert states_of(made) <= states(server)
+    resumed = run(tmp_path / "run", server.url)
+    same_as(whole, resumed, server)
+    end, named = time.monotonic() + 300, states_of(resumed) | states_of(Run(tmp_path / "copy"))
+    while (states(server) - before) - named:
+        assert time.monotonic() < end, (states(server) - before, named)
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
     ("path", "number", "done"),
     [
-        ("create_model", 1, True),
-        ("forward_backward", 1, True),  # of the warm start
+        pytest.param("create_model", 1, True, marks=pytest.mark.slow),
+        pytest.param("forward_backward", 1, True, marks=pytest.mark.slow),  # of the warm start
         ("asample", 9, False),
-        ("forward_backward", 3, False),
+        pytest.param("forward_backward", 3, False, marks=pytest.mark.slow),
         ("optim_step", 3, True),
-        ("save_weights_for_sampler", 3, True),
+        pytest.param("save_weights_for_sampler", 3, True, marks=pytest.mark.slow),
         ("save_weights", 4, True),
     ],
 )
@@ -150,8 +176,8 @@ def test_the_server_is_killed(whole, server, proxy, tmp_path, path, number, done
     proxy.fault = fault
     begun = time.monotonic()
     with pytest.raises(EngineError, match="the same command resumes the run"):
-        run(tmp_path / "run", proxy.url, deadline_s=6.0)
-    assert time.monotonic() - begun < 60
+        run(tmp_path / "run", proxy.url, deadline_s=30.0)
+    assert time.monotonic() - begun < 300
     server.start()
     same_as(whole, run(tmp_path / "run", server.url), server)
 
@@ -186,7 +212,7 @@ def test_a_sampler_that_is_refused(whole, server, proxy, tmp_path):
     begun = time.monotonic()
     with pytest.raises(EngineError, match=r"refuses a sampler \(422: no room\)"):
         run(tmp_path / "run", proxy.url)
-    assert time.monotonic() - begun < 60
+    assert time.monotonic() - begun < 300
     same_as(whole, run(tmp_path / "run", server.url), server)
 
 
@@ -216,6 +242,7 @@ def test_a_burst_of_errors(whole, server, proxy, tmp_path):
     assert len(lost) == 6
 
 
+@pytest.mark.slow
 def test_a_result_that_never_comes(whole, server, proxy, tmp_path):
     async def fault(asked, request, forward):
         if asked == "retrieve_future" and request.headers["x-tinker-request-type"] == "OptimStep":
@@ -225,7 +252,7 @@ def test_a_result_that_never_comes(whole, server, proxy, tmp_path):
 
     proxy.fault = fault
     begun = time.monotonic()
-    with pytest.raises(EngineError, match=re.escape("the update took longer than 2 s")):
-        run(tmp_path / "run", proxy.url, deadline_s=2.0)
-    assert time.monotonic() - begun < 60
+    with pytest.raises(EngineError, match=re.escape("the update took longer than 20 s")):
+        run(tmp_path / "run", proxy.url, deadline_s=20.0)
+    assert time.monotonic() - begun < 300
     same_as(whole, run(tmp_path / "run", server.url), server)

@@ -137,7 +137,7 @@ class Server:
         """Status, headers and body."""
         request = urllib.request.Request(self.url + path, headers=headers or {}, method=method)
         try:
-            with urllib.request.build_opener(_Stays).open(request, timeout=60) as answer:
+            with urllib.request.build_opener(_Stays).open(request, timeout=300) as answer:
                 return answer.status, dict(answer.headers), answer.read()
         except urllib.error.HTTPError as error:
             return error.code, dict(error.headers), error.read()

@@ -5,8 +5,6 @@ import hashlib
 import html
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import permutations
 
@@ -22,6 +20,7 @@ from peergrad.web.app_files import encode, static_files
 from peergrad.web.export import export_page
 from peergrad.web.library import Library
 from peergrad.web.report import report, write_report
+from tests.commands import peergrad
 from tests.helpers import played, short
 from tests.web.exported import Page, file_data
 
@@ -133,13 +132,9 @@ def test_the_report_is_the_page_about_the_run(own):
     assert source["alarms"] == [{"name": "format collapse", "first": 5, "last": 6}]
     assert source["updates"]["skipped"] == 3
     assert page.data[f"metrics/{source['id']}"]["phases"]["train"]["values"]["optim/skipped"][-1] == 1.0
-    result = subprocess.run([sys.executable, "-m", "peergrad", "report", str(run.path)], capture_output=True, text=True)
+    result = peergrad("report", run.path)
     assert result.stdout.strip() == str(path)
-    result = subprocess.run(
-        [sys.executable, "-m", "peergrad", "view", str(run.path), "--export", str(own / "x.html")],
-        capture_output=True,
-        text=True,
-    )
+    result = peergrad("view", run.path, "--export", own / "x.html")
     assert result.returncode == 0, result.stderr
     assert (own / "x.html").stat().st_size > 100_000
 

@@ -21,7 +21,7 @@ SECRET = b"the secret beside the folder"
 
 def raw(server, path, headers, method="GET"):
     """A request as it is written, with any Host and any path."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
     try:
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         for name, value in headers:
@@ -216,11 +216,11 @@ def test_the_command_prints_an_address_that_works_and_stops_when_told(made, tmp_
         address = process.stdout.readline().strip()
         assert address.startswith("http://127.0.0.1:")
         cookies = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-        assert b"peergrad-mode" in cookies.open(address, timeout=60).read()
-        listed = json.loads(cookies.open(address.partition("?")[0] + "api/sources", timeout=60).read())
+        assert b"peergrad-mode" in cookies.open(address, timeout=300).read()
+        listed = json.loads(cookies.open(address.partition("?")[0] + "api/sources", timeout=300).read())
         assert len(listed["sources"]) == 2
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) in (0, 130)
+        assert process.wait(300) in (0, 130)
         assert process.stderr
         assert "Traceback" not in process.stderr.read()
     assert list(tmp_path.glob("peergrad/view/*.sqlite"))

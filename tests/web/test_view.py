@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import asdict
 
 import numpy as np
@@ -22,6 +20,7 @@ from peergrad.web.index import Index
 from peergrad.web.lines import load_light
 from peergrad.web.scoring import FLAGS
 from peergrad.web.sources import Source, find
+from tests.commands import peergrad
 from tests.web.conftest import serving, until
 
 _COUNTS = ("self_votes", "malformed", "repeated", "contradictory", "missing", "parse_errors")
@@ -96,7 +95,7 @@ def test_the_rows_are_those_of_the_debates(server, made):
 
 
 def command(*args):
-    result = subprocess.run([sys.executable, "-m", "peergrad", *map(str, args)], capture_output=True, text=True)
+    result = peergrad(*args)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
 
@@ -303,7 +302,7 @@ def test_a_run_that_is_under_way_is_seen_to_be(own, tmp_path):
 
 def test_alarms_name_the_debates_that_set_them_off(own, tmp_path):
     run = Run(own / "runs" / "parrot")
-    run.forget_after(Progress())
+    run.forget_after(Progress(), lambda _: None)
     (run.path / "debates" / "step_000006.jsonl").write_bytes((own / "debates" / "said.jsonl").read_bytes())
     for step in range(1, 7):
         readable = {"replies/readable": 0.9 if step < 2 else 0.1, "alarms": ["format collapse", "mine"] if step == 6 else []}

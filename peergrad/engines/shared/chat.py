@@ -23,9 +23,9 @@ from tokenizers import AddedToken, Tokenizer
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.types import Ids, Message, Tokens
 from peergrad.engines.base import decode, first_line
+from peergrad.engines.shared.template_worker import HOLE
+from peergrad.engines.shared.templates import Template, template_of
 
-# Stands for a message's words while the template is rendered: private-use characters, which no template looks for.
-_HOLE = "\ue000{}\ue001"
 _HOLES = re.compile("\ue000(\\d+)\ue001")
 
 
@@ -83,10 +83,9 @@ class Chat:
         self._spelled = {id: [letter for letter in spelling if letter is not None] for id, spelling in letters.items()}
         self._odd = self._mark_ids | self._spelled.keys()
         self._pieces = _pieces(tokenizer)
-        instructed = ({"role": "system", "content": "."}, {"role": "user", "content": "."})
-        exchange = ({"role": "user", "content": "."}, {"role": "assistant", "content": _HOLE.format(1)})
-        self._render(instructed, True)
-        after = self._after_hole(exchange, 1, False)
+        self._template = _template(tokenizer)
+        self._template.render(("system", "user"), True)
+        after = self._after_hole(("user", "assistant"), 1, False)
         closing = self._special_in.match(after)
         own = [tokenizer.eos_token_id, self._special[closing[0]] if closing else None]
         self.ends = frozenset(id for id in (*ends, *own) if id is not None)
@@ -101,13 +100,13 @@ class Chat:
 
     def prompt(self, messages: Sequence[Message]) -> Ids:
         """The tokens a reply to these messages is sampled after."""
-        rendered = [{"role": m.role, "content": _HOLE.format(i)} for i, m in enumerate(messages)]
+        roles = [message.role for message in messages]
         last = max((i for i, message in enumerate(messages) if message.tokens is not None), default=None)
         if last is None:
-            return np.array(self._encode(self._render(rendered, True), messages), np.int32)
+            return np.array(self._encode(self._template.render(roles, True), messages), np.int32)
         tokens = messages[last].tokens
         assert tokens is not None
-        after = self._after_hole(rendered, last, True)
+        after = self._after_hole(roles, last, True)
         closing, before = self._special_in.match(after), ""
         if closing and self._special[closing[0]] in self.ends and len(tokens.ids_T) and int(tokens.ids_T[-1]) in self.ends:
             after, before = after[closing.end() :], closing[0]  # the reply ended its turn itself
@@ -119,7 +118,7 @@ class Chat:
 
         ``ends``: the reply ends its turn by itself, as one that no stop text ends.
         """
-        prompt_T, ids = self.prompt(messages), self._encode(_HOLE.format(0), [Message("assistant", text)], "")
+        prompt_T, ids = self.prompt(messages), self._encode(HOLE.format(0), [Message("assistant", text)], "")
         if ends:
             ids = [*ids, *self._end]
         return Tokens.of(prompt_T.tolist(), ids, [0.0] * len(ids), self.text(ids)[1], temperature)
@@ -142,22 +141,13 @@ class Chat:
         """The bytes a token stands for. A model may have more outputs than its tokenizer has tokens; those are empty."""
         return self._pieces[id] if id < len(self._pieces) else b""
 
-    def _render(self, messages: Sequence[dict[str, str]], generate: bool) -> str:
-        try:
-            return self._tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=generate, enable_thinking=False
-            )
-        except Exception as error:  # of jinja or of Python: a template divides by zero, calls itself, …
-            why = first_line(error)
-            raise UserError(f"model: its chat template refuses a system, user, assistant dialogue ({why})") from None
-
-    def _after_hole(self, messages: Sequence[dict[str, str]], index: int, generate: bool) -> str:
+    def _after_hole(self, roles: Sequence[str], index: int, generate: bool) -> str:
         """What the template puts after the words of a message. Templates that drop old turns are asked about newer ones."""
-        hole = _HOLE.format(index)
         for start in range(index + 1):
-            rendered = self._render(messages[start:], generate)
+            rendered, hole = self._template.render(roles[start:], generate), HOLE.format(index - start)
             if hole in rendered:
-                return rendered.rpartition(hole)[2]
+                after = rendered.rpartition(hole)[2]
+                return _HOLES.sub(lambda found, start=start: HOLE.format(int(found[1]) + start), after)
         raise UserError("model: its chat template drops what the assistant said, so a dialogue can't go on from it")
 
     def _encode(self, rendered: str, messages: Sequence[Message], before: str | None = None) -> list[int]:
@@ -184,6 +174,15 @@ class Chat:
             whole += [next(back)] if id in self._mark_ids else self._spelled[id]
             last = place + 1
         return whole + ids[last:]
+
+
+def _template(tokenizer: Any) -> Template:
+    try:
+        text = tokenizer.get_chat_template()
+    except ValueError as error:  # several, and none of them the usual one
+        raise UserError(f"model: its tokenizer has no chat template to go by ({first_line(error)})") from None
+    names = tokenizer.special_tokens_map | {"enable_thinking": False}
+    return template_of(text, json.dumps(names, default=str))
 
 
 def _any_of(names: Iterable[str]) -> re.Pattern[str]:

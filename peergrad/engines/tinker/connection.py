@@ -30,6 +30,7 @@ _QUERY_S = 10.0  # for the answer to a short question
 _CLOSE_S = 3.0  # for ending the session
 _MOST_BYTES = 4 * 2**20  # of an answer to a short question
 _HEALTH_S = 5.0  # how often a server is asked for its health while something is awaited
+_PULSE_S = 5.0  # for its answer
 _GONE_S = 30.0  # for how long it may not answer that
 
 
@@ -126,7 +127,7 @@ class Connection:
                 self._silent_since = None
             self._health_asked = now
             try:
-                status, _ = await asyncio.to_thread(_within, _HEALTH_S, lambda: self._query("healthz"))
+                status, _ = await asyncio.to_thread(_within, _PULSE_S, lambda: self._query("healthz"))
             except (httpx.HTTPError, TimeoutError):
                 status = 0
             self._silent_since = None if status == 200 else self._silent_since or now

@@ -28,6 +28,7 @@ from peergrad.engines.base import EngineConfig, UpdateConfig, no_logprobs, seed_
 from peergrad.engines.shared.chat import Chat, load_chat
 from peergrad.engines.shared.servers import check_tinker, tinker_address, tinker_key
 from peergrad.engines.tinker.connection import Connection, NotFound
+from peergrad.engines.tinker.kept import Kept
 from peergrad.learn import losses
 from peergrad.learn.data import Datum
 from peergrad.learn.losses import RATIO_BOUNDS, LossName
@@ -64,7 +65,7 @@ class Tinker:
         os.environ.setdefault("TINKER_TELEMETRY", "0")  # on by default; nobody asked for it here
         self._service = tinker.ServiceClient(base_url=url, api_key=secret)
         self._client: tinker.TrainingClient | None = None
-        self._saved: set[str] = set()
+        self._kept = Kept()
         self._samplers: dict[str, TinkerSampler] = {}
 
     async def sampler(self) -> TinkerSampler:
@@ -125,22 +126,26 @@ class Tinker:
         client = await self._training()
         name = f"{path.name.strip('.').removesuffix('.part')}-{secrets.token_hex(4)}"
         state = await self._connection.wait("the checkpoint", (await client.save_state_async(name)).result_async())
+        self._kept.add(path.parent, state.path)
         await asyncio.to_thread(_write, path, {"path": state.path, "model": self._model})
-        self._saved.add(state.path)
 
     def forget(self, path: Path) -> None:
-        """The service lets go of a checkpoint that this object had it keep. Others may be needed by a copy of the run."""
+        """The service lets go of a checkpoint that it was had to keep for the run in this very folder, by this person."""
         with contextlib.suppress(UserError):
-            state = _state(path)
-            if state in self._saved:
-                self._saved.remove(state)
-                run, _, name = state.removeprefix("tinker://").partition("/")
-                self._connection.delete(f"training_runs/{run}/checkpoints/{name}")
+            self._remove(path.parent, _state(path))
+
+    def _remove(self, folder: Path, state: str) -> None:
+        if self._kept.take(folder, state):
+            run, _, name = state.removeprefix("tinker://").partition("/")
+            self._connection.delete(f"training_runs/{run}/checkpoints/{name}")
 
     async def load(self, path: Path, *, optimizer: bool = True) -> None:
         service = self._service
         weights, all_ = service.create_training_client_from_state, service.create_training_client_from_state_with_optimizer
         self._client = await self._restored(path, all_ if optimizer else weights)
+        if optimizer:  # the run is resumed: what it had kept as it was cut off, no checkpoint of it names
+            for state in {*self._kept.of(path.parent)} - _states(path.parent):
+                self._remove(path.parent, state)
 
     async def _restored(self, folder: Path, create: Callable[[str], tinker.TrainingClient]) -> tinker.TrainingClient:
         """A policy made from a checkpoint."""
@@ -287,6 +292,15 @@ def _state(folder: Path) -> str:
     if not isinstance(path, str) or not path.startswith("tinker://"):
         raise UserError(f"{folder}: is no checkpoint of the Tinker engine ({CHECKPOINT} is missing or damaged)")
     return path
+
+
+def _states(folder: Path) -> set[str]:
+    """Those that the checkpoints in a folder name."""
+    states = set[str]()
+    for checkpoint in folder.iterdir():
+        with contextlib.suppress(UserError):
+            states.add(_state(checkpoint))
+    return states
 
 
 def _payload(datum: Datum, loss: LossName) -> tinker.Datum:

@@ -1,0 +1,81 @@
+"""``peergrad`` as a person types it, in a process of its own: forked from one that has everything imported, since most of
+a start of a few seconds is imports. That one has no threads and has loaded no model.
+
+``python -m tests.commands`` takes commands as lines of JSON.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+_ONE_AT_A_TIME = threading.Lock()
+MAIN = ROOT / "peergrad" / "__main__.py"
+
+
+def peergrad(
+    *arguments: object, cwd: Path | None = None, stdin: str = "", env: dict | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end; its exit code, negative for a signal, and what it said. ``env`` is all it gets."""
+    argv, farm = [str(one) for one in arguments], _farm()
+    with tempfile.TemporaryDirectory() as folder:
+        files = [f"{folder}/{name}" for name in ("stdin", "stdout", "stderr")]
+        Path(files[0]).write_text(stdin)
+        job = {"argv": argv, "cwd": str(cwd or Path.cwd()), "env": dict(os.environ if env is None else env), "files": files}
+        with _ONE_AT_A_TIME:
+            farm.stdin.write(json.dumps(job) + "\n")
+            farm.stdin.flush()
+            code = json.loads(farm.stdout.readline())
+        return subprocess.CompletedProcess(argv, code, *(Path(file).read_text() for file in files[1:]))
+
+
+@functools.cache
+def _farm() -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.commands"]
+    farm = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    atexit.register(lambda: (farm.stdin.close(), farm.wait()))
+    return farm
+
+
+def _become(job: dict) -> None:
+    """Be the command. It ends as any process does: by leaving the last line of it, or by itself."""
+    os.setsid()
+    os.chdir(job["cwd"])
+    os.environ.clear()
+    os.environ.update(job["env"])
+    for number, file in enumerate(job["files"]):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT if number else os.O_RDONLY), number)
+    sys.stdin = os.fdopen(0)
+    sys.argv[:] = [str(MAIN), *job["argv"]]
+    sys.path[:0] = [job["cwd"], *filter(None, job["env"].get("PYTHONPATH", "").split(os.pathsep))]
+    from peergrad.cli.main import main
+
+    main()
+
+
+def _main() -> None:
+    from transformers import AutoTokenizer, LlamaForCausalLM  # noqa: F401
+
+    import peergrad.cli.train
+    import peergrad.engines.local.engine  # noqa: F401
+
+    for line in sys.stdin:
+        pid = os.fork()
+        if not pid:
+            _become(json.loads(line))
+            return
+        _, status = os.waitpid(pid, 0)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    _main()
