@@ -4,6 +4,7 @@ and the votes that made it, and the credit of every word.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -140,11 +141,14 @@ def _votes(one: ScoredDebate, rules: Rules, step: int | None) -> list[dict[str, 
     for vote, why in cast_verdict(debate):
         written.append((vote, why or (None if tallied.judge_weight else "no_weight")))
     votes: list[dict[str, Any]] = []
-    counted = 0
+    counted, again = 0, Counter[str]()
     for vote, why in written:
+        key = f"{vote.turn}-{vote.a}{vote.op}{vote.b}"
+        again[key] += 1
+        key += f"-{again[key]}" if again[key] > 1 else ""
         index = None if why else counted
         counted += why is None
-        about = asdict(vote) | {"index": index, "counts": why is None, "why": why}
+        about = {"key": key} | asdict(vote) | {"index": index, "counts": why is None, "why": why}
         votes.append(about | {"copied": index in one.copied, "right": None if why else vote_right(vote, right)})
     assert counted == len(tallied.all_votes)
     return votes

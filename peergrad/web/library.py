@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import sqlite3
 import threading
@@ -38,6 +39,9 @@ _PAUSE_S = 0.5
 _FIND_S = 2.0
 _SLICE_S = 0.5  # of the indexer's time for one source, before others have their turn
 _GROWING_S = 10.0
+_SAID = {"text", "question", "answer", "answers", "asked", "reason", "error", "tokens", "credit", "streams", "votes"}
+# An absolute path: all that there is, with whatever spaces, or a word within a sentence.
+_PLACE = re.compile(r"^/[^:;\n]*/([^/:;\n]+)$|(?<![\w/<>.~)}\]])/(?!/)(?:[^/\s'\"`,;:]+/)*([^/\s'\"`,;:]+)")
 _FILES = ("run.json", "eval.json", "config.toml", "metrics.jsonl", "result.json", "time.jsonl")
 
 
@@ -114,7 +118,7 @@ class Library:
 
     def find(self) -> None:
         """Look for sources that are new, or gone."""
-        found = {source.id: source for source in find(self._paths)}
+        found = {source.id: source for source in find(self._paths, live=self._cache is not None)}
         shelves = {id: self.shelves.get(id) or Shelf(source, self._cache) for id, source in found.items()}
         if shelves.keys() != self.shelves.keys():
             self._count += 1
@@ -185,9 +189,22 @@ class Library:
         if page is None:
             raise NotFoundError("there is no such page")
         try:
-            return page(query or {}, *rest)
+            found = page(query or {}, *rest)
         except sqlite3.OperationalError as error:
             raise NotFoundError(f"the index can't be read just now ({error})") from None
+        return found if self._cache else self._unplaced(found)
+
+    def _unplaced(self, value: Any) -> Any:
+        """What an export may hold: it does not say where on this machine something lies. What was asked and said stays."""
+        if isinstance(value, dict):
+            return {name: one if name in _SAID else self._unplaced(one) for name, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._unplaced(one) for one in value]
+        if not isinstance(value, str) or "/" not in value:
+            return value
+        for shelf in self.shelves.values():
+            value = value.replace(str(shelf.source.path), shelf.source.name)
+        return _PLACE.sub(r"…/\1\2", value)
 
     def _shelf(self, id: str) -> Shelf:
         if id not in self.shelves:
@@ -245,4 +262,4 @@ class Library:
 
     def rows(self, id: str, parts: Sequence[str]) -> list[dict[str, Any]]:
         """All rows of some parts, for an export."""
-        return [shown(row) for part in parts for row in rows_of(self._shelf(id).index, part)]
+        return self._unplaced([shown(row) for part in parts for row in rows_of(self._shelf(id).index, part)])

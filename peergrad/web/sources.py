@@ -72,8 +72,11 @@ class Source:
         return {id: why for id, why in (about or {}).items() if isinstance(why, str)}
 
 
-def find(paths: Sequence[str | Path]) -> list[Source]:
-    """All that there is at these paths; raises ``UserError`` for one that is not there."""
+def find(paths: Sequence[str | Path], *, live: bool = True) -> list[Source]:
+    """All that there is at these paths; raises ``UserError`` for one that is not there.
+
+    What is not ``live`` is for others to look at: its name does not say where on this machine it lies.
+    """
     found: dict[str, Source] = {}
     for path in map(Path, paths):
         try:
@@ -82,7 +85,7 @@ def find(paths: Sequence[str | Path]) -> list[Source]:
             there = False
         if not there:
             raise UserError(f"{path}: is not there; give a run, an evaluation, a transcript, or a folder of them")
-        for source in _at(path, str(path), given=True):
+        for source in _at(path, path.name if path.is_absolute() and not live else str(path), given=True):
             found.setdefault(source.id, source)
     return list(found.values())
 

@@ -305,7 +305,7 @@ def test_the_texts_of_a_vote_stand_as_its_voter_saw_them(viewer):
     viewer.go(f"#/source/{golden}/debate/debates/7", ".matrix")  # a ballot: letters
     transcript = [json.loads(line) for line in (GOLDEN / "debates.jsonl").read_text().splitlines()][7]
     key = viewer.page.locator(".matrix .cell").first.get_attribute("data-vote")
-    turn, a, b = map(int, key.split("-"))
+    turn, a, b = map(int, re.split("[->=]", key))
     shown = [agents[0] for agents in transcript["turns"][turn]["candidates"]]
     viewer.page.click(f".cell[data-vote='{key}']")
     viewer.wait("dialog .judged >> nth=1")
@@ -313,12 +313,28 @@ def test_the_texts_of_a_vote_stand_as_its_voter_saw_them(viewer):
     assert viewer.texts("dialog .judged header b") == expected
     viewer.page.click("dialog .close")
     viewer.wait("dialog", "detached")
-    viewer.go(f"#/source/{golden}/debate/debates/0", ".cell[data-vote='7-0-3']")  # numbers, those after the voter first
-    viewer.page.click(".cell[data-vote='7-0-3']")
+    viewer.go(f"#/source/{golden}/debate/debates/0", ".cell[data-vote='7-0>3']")  # numbers, those after the voter first
+    viewer.page.click(".cell[data-vote='7-0>3']")
     viewer.wait("dialog .judged >> nth=1")
     assert viewer.texts("dialog .judged header b") == ["Agent 3", "Agent 0"]
     viewer.page.click("dialog .close")
     viewer.wait("dialog", "detached")
+    viewer.check()
+
+
+def test_each_vote_that_was_written_opens_itself(viewer):
+    """One that was said before, and two that contradict each other, are about the same two agents as another."""
+    viewer.go(f"#/source/{ids(viewer)['debates.jsonl']}/debate/debates/0", "#turn-8 .vote")
+    for turn in (7, 8):
+        for chip in viewer.page.locator(f"#turn-{turn} .vote").all():
+            chip.click()
+            viewer.wait("dialog")
+            said, void = chip.inner_text().strip(" ✓✗"), "void" in chip.get_attribute("class")
+            assert viewer.text("dialog h2").endswith(f"votes {said}")
+            assert ("It does not count" in viewer.text("dialog")) == void
+            viewer.page.click("dialog .close")
+            viewer.wait("dialog", "detached")
+    assert viewer.count("#turn-7 .vote.void") + viewer.count("#turn-8 .vote.void") > 2
     viewer.check()
 
 

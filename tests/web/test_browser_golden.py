@@ -75,7 +75,7 @@ def cells(votes):
         tie = vote["op"] == "=" or strength == 0
         soft = "" if strength == 1.0 or vote["op"] == "=" else f"{strength:.2f}"
         said = f"{vote['a']} {'=' if tie else '>'} {vote['b']}"
-        yield [f"{vote['turn']}-{vote['a']}-{vote['b']}", " ".join(filter(None, (said, soft)))]
+        yield [f"{vote['turn']}-{vote['a']}{vote['op']}{vote['b']}", " ".join(filter(None, (said, soft)))]
 
 
 def signed(value):

@@ -22,6 +22,7 @@ from peergrad.web.library import Library
 from peergrad.web.report import report, write_report
 from tests.commands import peergrad
 from tests.helpers import played, short
+from tests.web.conftest import PARROT
 from tests.web.exported import Page, file_data
 
 ODD = {
@@ -54,7 +55,8 @@ def test_one_file_has_what_the_server_gives(made, tmp_path, server):
         assert sorted(rows, key=str) == sorted(theirs, key=str)
         assert source["path"] == source["name"]
         assert page.data[f"metrics/{id}"] == server.get(f"metrics/{id}")
-        assert page.data[f"source/{id}"]["settings"] == server.get(f"source/{id}")["settings"]
+        for ours, theirs in zip(page.data[f"source/{id}"]["settings"], server.get(f"source/{id}")["settings"], strict=True):
+            assert ours == theirs or str(theirs["value"])[0] == "/" != ours["value"][0]  # a path
         row = rows[-1]
         debate = server.get(f"debate/{id}/{row['part']}/{row['index']}")
         for turn in debate["turns"]:
@@ -85,6 +87,29 @@ def test_a_folder_has_it_too(made, tmp_path, server):
     assert not page.scripts
     with pytest.raises(UserError, match="is there already"):
         export_page([made], folder)
+
+
+def test_it_does_not_say_where_on_this_machine_things_lie(made, tmp_path):
+    home = tmp_path / "home of" / "John Smith"
+    shutil.copytree(made, home)
+    run = home / "runs" / "parrot"
+    settings = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(settings.replace("# prompts is not set", f'prompts = "{home}/my words"'))
+    (run / "debates" / "step_000002.dropped.json").write_text(json.dumps({"d": f"OSError: '{home}/x' is full"}))
+    shutil.copytree(run, home / "runs" / "torn")
+    (home / "runs" / "torn" / "config.toml").write_text("[learn]\nsteps = -1\n")
+    shutil.copytree(run, home / "runs" / "damaged")
+    (home / "runs" / "damaged" / "run.json").write_text("{")
+    for path in (home, home / "runs" / "torn"):
+        folder = export_page([path], tmp_path / f"{path.name} as a folder")
+        texts = [one.read_text() for one in (export_page([path], tmp_path / "page.html"), *folder.rglob("*.html"))]
+        texts += [one.read_text() for one in folder.rglob("data/*.js")]
+        for place in ("of/John", str(tmp_path), str(PARROT.parent)):  # its model lies there
+            assert not any(place in text for text in texts)
+    for source in Page(export_page([home], tmp_path / "all.html").read_text()).data["sources"]["sources"]:
+        assert source["name"].startswith("John Smith/")
+        damage = {"torn": "steps: -1", "damaged": "what it is can't be read", "parrot": "prompts: John Smith/runs/parrot"}
+        assert damage.get(source["name"].rpartition("/")[2], "") in (source["problem"] or "")
 
 
 def test_evaluations_are_compared_whatever_lies_beside_them(made, own, tmp_path, server):

@@ -16,8 +16,7 @@
 
   const said = (vote) => (vote.op === "=" || vote.strength === 0 ? `${vote.a} = ${vote.b}` : `${vote.a} > ${vote.b}`);
   const strength = (vote) => (vote.strength === 1 || vote.op === "=" ? "" : ` ${vote.strength.toFixed(2)}`);
-  const voteKey = (vote) => `${vote.turn}-${vote.a}-${vote.b}`;
-  const openVote = (vote) => setQuery({ vote: voteKey(vote) }, { push: true });
+  const openVote = (vote) => setQuery({ vote: vote.key }, { push: true });
 
   function VoteChip({ vote }) {
     const title = vote.counts ? "show the two texts" : `does not count: ${WHY[vote.why] ?? vote.why}`;
@@ -51,8 +50,8 @@
 
   function Cell({ a, b, agent, turns, votes }) {
     if (votes.length) {
-      return votes.map((vote) => html`<button key=${voteKey(vote)}
-        class=${`cell ${vote.op === "=" ? "tie" : vote.a === a ? "first" : "second"}`} data-vote=${voteKey(vote)}
+      return votes.map((vote) => html`<button key=${vote.key}
+        class=${`cell ${vote.op === "=" ? "tie" : vote.a === a ? "first" : "second"}`} data-vote=${vote.key}
         title=${`Agent ${vote.author}: ${said(vote)}${vote.copied ? "; copied from the prompt or the seats" : ""}`}
           onClick=${() => openVote(vote)}>${said(vote)}<small>${strength(vote)}</small></button>`);
     }
@@ -93,7 +92,7 @@
   }
 
   function VoteDialog({ debate, name, onClose }) {
-    const vote = debate.votes.find((one) => voteKey(one) === name);
+    const vote = debate.votes.find((one) => one.key === name);
     if (!vote) return null;
     const turn = debate.turns[vote.turn] ?? debate.verdict;
     const shown = asSeen(debate, turn, [vote.a, vote.b]);
@@ -121,5 +120,5 @@
     </article>`;
   }
 
-  Object.assign(pg, { VoteChip, VoteMatrix, VoteDialog, voteKey, said, WHY });
+  Object.assign(pg, { VoteChip, VoteMatrix, VoteDialog, said, WHY });
 }
