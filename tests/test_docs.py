@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from peergrad.cli import main as cli
+from peergrad.debate import protocol as protocols
+from peergrad.debate.settings import imported
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.py"))]
@@ -62,7 +64,16 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "mine.toml").write_text("steps = 3\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    return tmp_path
+    monkeypatch.setattr(protocols, "_own", {})
+    forget_modules()
+    yield tmp_path
+    forget_modules()  # those of other tests have the same names
+
+
+def forget_modules():
+    imported.cache_clear()
+    for module in [name for name in sys.modules if name.startswith("my_")]:
+        sys.modules.pop(module)
 
 
 @pytest.mark.parametrize("page", sorted({page for page, _ in PARSED}))
@@ -70,8 +81,6 @@ def test_the_parser_takes_every_command(page, folder):
     for block in blocks(ROOT / page, "python"):  # a page that writes modules names them, as the tutorial does
         if named := re.match(r"# (my_\w+\.py)\n", block):
             (folder / named[1]).write_text(block)
-    for module in [name for name in sys.modules if name.startswith("my_")]:
-        sys.modules.pop(module)
     refused = []
     for line in (line for where, line in PARSED if where == page):
         name, *args = concrete(line)

@@ -83,7 +83,7 @@ class Server:
 
     def __enter__(self) -> Server:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(300)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -4,13 +4,10 @@ import asyncio
 import contextlib
 import json
 import math
-import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -369,12 +366,8 @@ EVAL = ("eval", "--model", PARROT, "--threads", 1, "--max-rounds", 2, "--max-tok
 def test_the_commands_on_a_real_model(tmp_path):
     """Killed for good while it plays, and gone on with; then compared with itself under another seed."""
     first = tmp_path / "a"
-    process = subprocess.Popen([*PEERGRAD, *map(str, (*EVAL, "--out", first))], stdout=subprocess.DEVNULL)
-    while not list((first / "debates").glob("debate.jsonl")):
-        assert process.poll() is None
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    killed = peergrad(*EVAL, "--out", first, killed_at=first / "debates" / "debate.jsonl")
+    assert killed.returncode == -signal.SIGKILL
     assert not (first / "result.json").exists()
     done = peergrad(*EVAL, "--out", first)
     assert done.returncode == 0, done.stderr

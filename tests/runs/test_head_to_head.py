@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -70,9 +69,9 @@ ENGINE = Engine(name="writers", open=lambda setup: Writer(setup.engine.model), m
 """
 
 
-def peergrad(*args: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+def peergrad(*args: object, cwd: Path, **more: Path) -> subprocess.CompletedProcess[str]:
     environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(cwd)]), "COLUMNS": "120"}
-    return commands.peergrad(*args, cwd=cwd, env=environ)
+    return commands.peergrad(*args, cwd=cwd, env=environ, **more)
 
 
 @pytest.fixture
@@ -159,16 +158,9 @@ def test_a_trained_model_against_its_base_killed_and_resumed(tmp_path):
     (tmp_path / "open.jsonl").write_text(QUESTIONS)
     duel = ["eval", "--model", "run", "--mode", "head-to-head", "--task", "open.jsonl", "--threads", 1, "--judge", PARROT]
     duel += ["--judge-form", "soft", "--out"]
-    environ = os.environ | {"PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen([*PEERGRAD, *map(str, (*duel, "killed"))], cwd=tmp_path, env=environ)
     pairs = tmp_path / "killed" / "debates" / "pairs.jsonl"
-    while not pairs.exists():
-        assert process.poll() is None
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    assert peergrad(*duel, "killed", cwd=tmp_path, killed_at=pairs).returncode == -signal.SIGKILL
     pairs.write_bytes(pairs.read_bytes()[:-7])  # and the last line is torn
-    (tmp_path / "killed" / "result.json").unlink(missing_ok=True)
     for out in ("killed", "whole"):
         done = peergrad(*duel, out, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
@@ -207,13 +199,8 @@ def test_9_1_seats_while_training(tmp_path):  # SPEC 9.1
     train += ["--protocol", "ballot", "--ballot-form", "soft-choice", "--agents", 3, "--shown", 2, "--max-tokens", 12]
     train += ["--batch", 2, "--steps", 2, "--warm-steps", 0, "--lr", 0.05, "--out"]
     assert peergrad(*train, "whole", cwd=tmp_path).returncode == 0
-    environ = os.environ | {"PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen([*PEERGRAD, *map(str, (*train, "again"))], cwd=tmp_path, env=environ)
-    while not (tmp_path / "again" / "debates" / "eval_000001.jsonl").exists():
-        assert process.poll() is None
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    played = tmp_path / "again" / "debates" / "eval_000001.jsonl"
+    assert peergrad(*train, "again", cwd=tmp_path, killed_at=played).returncode == -signal.SIGKILL
     resumed = peergrad(*train, "again", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
     lines = [[json.loads(line) for line in (tmp_path / out / "metrics.jsonl").open()] for out in ("whole", "again")]

@@ -62,7 +62,7 @@ def serving(model: Path) -> Iterator[str]:
             raise
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(300)
 
 
 def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
