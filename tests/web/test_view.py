@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 from dataclasses import asdict
 
 import numpy as np
@@ -22,6 +23,7 @@ from peergrad.web.index import Index
 from peergrad.web.lines import load_light
 from peergrad.web.scoring import FLAGS
 from peergrad.web.sources import Source, find
+from peergrad.web.tables import table
 from tests.web.conftest import serving, until
 
 _COUNTS = ("self_votes", "malformed", "repeated", "contradictory", "missing", "parse_errors")
@@ -293,6 +295,26 @@ def test_new_lines_are_seen(own, made, tmp_path):
         until(lambda: [row["id"] for row in server.get(f"debates/{server.id('said.jsonl')}")["rows"]] == ["b", "d/q8"])
         (own / "debates" / "more.jsonl").write_bytes(lines[0])
         until(lambda: any(source["name"].endswith("more.jsonl") for source in server.get("sources")["sources"]))
+
+
+def test_a_table_is_of_one_moment(own, tmp_path):
+    """Whatever is written to the index while it is put together."""
+    file = own / "debates" / "said.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    (source,) = find([file])
+    index = Index(source, tmp_path)
+
+    def grow():
+        for count in 10 * (9, 10):
+            file.write_bytes(b"".join(lines[-count:]))  # another file under the same name: all is read again
+            index.refresh()
+
+    thread = threading.Thread(target=grow)
+    thread.start()
+    while thread.is_alive():
+        found = table(index, {"limit": "500"})
+        assert found["total"] == found["matched"] == len(found["rows"])
+    thread.join()
 
 
 def test_a_run_that_is_under_way_is_seen_to_be(own, tmp_path):
