@@ -131,6 +131,12 @@ class Index:
                 for end in ("", "-wal", "-shm"):
                     Path(f"{self._path}{end}").unlink(missing_ok=True)
 
+    def _is_there(self) -> bool:
+        """Whether nobody deleted or damaged it."""
+        with contextlib.suppress(sqlite3.DatabaseError), self.connected() as db:
+            return bool(db.execute("SELECT 1 FROM sqlite_master WHERE name = 'alarms'").fetchone())
+        return False
+
     def _read_rules(self) -> None:
         self._rules_seen = self._rules_files()
         self.rules = rules_of(self.source)
@@ -148,7 +154,7 @@ class Index:
         with self._writing() as ours:
             if not ours:
                 return False
-            if self._rules_files() != self._rules_seen:
+            if self._rules_files() != self._rules_seen or not self._is_there():
                 self._prepare()
             self.parts = [part for part in self.source.parts() if only is None or part.name in only]
             with self.connected() as db:
@@ -169,6 +175,7 @@ class Index:
         if not self._path:
             yield True
             return
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with open(f"{self._path}.lock", "ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

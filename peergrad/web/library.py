@@ -190,7 +190,7 @@ class Library:
             raise NotFoundError("there is no such page")
         try:
             found = page(query or {}, *rest)
-        except sqlite3.OperationalError as error:
+        except sqlite3.DatabaseError as error:
             raise NotFoundError(f"the index can't be read just now ({error})") from None
         return found if self._cache else self._unplaced(found)
 

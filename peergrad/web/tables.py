@@ -39,6 +39,7 @@ def table(index: Index, query: Mapping[str, str]) -> dict[str, Any]:
     # What nobody knows comes last in either order.
     order = order if sort in ("part", "id", "question") else f"{SORTS[sort]} IS NULL, {order}"
     with index.connected() as db:
+        db.execute("BEGIN")  # all that follows is of one moment, whatever is read meanwhile
         counted = db.execute(f"SELECT flags, count(*) FROM debates WHERE {among} GROUP BY flags", values).fetchall()
         where, wanted = f"{among} AND flags & ? = ?", [*values, bits, bits]
         if text:
@@ -50,6 +51,7 @@ def table(index: Index, query: Mapping[str, str]) -> dict[str, Any]:
         marks = ", ".join("?" * len(page))
         found = dict(db.execute(f"SELECT rowid, row FROM debates WHERE rowid IN ({marks})", page))
         total = db.execute("SELECT count(*) FROM debates").fetchone()[0]
+        db.rollback()
     rows: list[dict[str, Any]] = [json.loads(found[at]) for at in page]
     return {
         "total": total,

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import threading
 from dataclasses import asdict
 
 import numpy as np
@@ -20,8 +22,9 @@ from peergrad.web.index import Index
 from peergrad.web.lines import load_light
 from peergrad.web.scoring import FLAGS
 from peergrad.web.sources import Source, find
+from peergrad.web.tables import table
 from tests.commands import peergrad
-from tests.web.conftest import serving, until
+from tests.web.conftest import TOKEN, serving, until
 
 _COUNTS = ("self_votes", "malformed", "repeated", "contradictory", "missing", "parse_errors")
 
@@ -294,6 +297,26 @@ def test_new_lines_are_seen(own, made, tmp_path):
         until(lambda: any(source["name"].endswith("more.jsonl") for source in server.get("sources")["sources"]))
 
 
+def test_a_table_is_of_one_moment(own, tmp_path):
+    """Whatever is written to the index while it is put together."""
+    file = own / "debates" / "said.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    (source,) = find([file])
+    index = Index(source, tmp_path)
+
+    def grow():
+        for count in 10 * (9, 10):
+            file.write_bytes(b"".join(lines[-count:]))  # another file under the same name: all is read again
+            index.refresh()
+
+    thread = threading.Thread(target=grow)
+    thread.start()
+    while thread.is_alive():
+        found = table(index, {"limit": "500"})
+        assert found["total"] == found["matched"] == len(found["rows"])
+    thread.join()
+
+
 def test_a_run_that_is_under_way_is_seen_to_be(own, tmp_path):
     run = Run(own / "runs" / "parrot")
     with serving([run.path], tmp_path / "cache") as server, run.locked():
@@ -351,6 +374,30 @@ def test_an_index_is_kept_and_made_again_when_it_must(own, tmp_path):
     config.write_text(config.read_text().replace("lambda_form = 1.0", "lambda_form = 0.0"))
     assert Index(run, tmp_path).refresh(), "other rules, other rows"
     assert not any(path.name.endswith(".sqlite") for path in own.rglob("*"))
+
+
+def test_an_index_that_is_deleted_under_the_viewer_is_made_again(own, tmp_path):
+    cache = tmp_path / "cache"
+    with serving([own / "runs", own / "debates"], cache) as server:
+        run, said = server.id("parrot"), server.id("said.jsonl")
+
+        def state():
+            asked = [server.ask(f"/api/debates/{id}", {"Authorization": f"Bearer {TOKEN}"}) for id in (run, said)]
+            assert {status for status, *_ in asked} <= {200, 404}
+            return [json.loads(body).get("rows") for _, _, body in asked]
+
+        until(lambda: all(state()) and [len(rows) for rows in state()] == [11, 10])
+        before, cursor = state(), server.get("changes")["cursor"]
+        shutil.rmtree(cache, ignore_errors=True)  # the indexer makes files in it meanwhile
+        until(lambda: state() == before)
+        assert set(server.get("changes", cursor=cursor)["sources"]) == {run, said}
+        for kept in cache.glob("*.sqlite"):
+            kept.write_bytes(b"damaged" * 1000)
+        until(lambda: state() == before)
+        line = (own / "debates" / "said.jsonl").read_bytes().splitlines(keepends=True)[0]
+        with (own / "debates" / "said.jsonl").open("ab") as file:
+            file.write(line)
+        until(lambda: len(server.get(f"debates/{said}")["rows"]) == 11)
 
 
 def test_a_light_debate_is_the_same_without_tokens(made):
