@@ -1,10 +1,12 @@
 """What ``make demo`` teaches, over seeds, and how much of it is the votes' doing.
 
-    python benchmarks/demo.py --seeds 0-9 --votes peer,shuffled --at-once 2 --out runs/demo-sweep
+    python benchmarks/demo.py --seeds 0-9 --at-once 2
+    python benchmarks/demo.py --seeds 0-9 --votes peer,shuffled --out runs/with-control -- --center group
 
 Trains the demo once for every seed and kind of votes (``peer``; the controls ``shuffled``, ``majority``, ``none``), each in
 a process and a folder of its own, and prints how many of the held-out sums it answers alone, before and after. The same
 command resumes: what is finished is read, what was cut off goes on. A line of JSON a run, a table, and a line of JSON last.
+What follows ``--`` is given to ``peergrad train``: shuffled votes, for one, need advantages within a question.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from typing import Any
 
 import numpy as np
 
+from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.sampler import all_of
 from peergrad.runs.folder import Run
 
 Row = dict[str, Any]
@@ -30,7 +34,7 @@ Row = dict[str, Any]
 def row_of(folder: Path, seed: int, votes: str) -> Row | None:
     """What a run came to: the share of held-out sums that it answers alone over its steps; ``None`` until it is over."""
     run = Run(folder)
-    lines = run.metrics() if folder.exists() else []
+    lines = run.metrics() if folder.is_dir() else []
     alone = [
         (line["step"], share)
         for line in lines
@@ -64,10 +68,14 @@ async def trained(args: argparse.Namespace, seed: int, votes: str, free: asyncio
                 command = [sys.executable, "-m", "peergrad", "train", *map(str, flags)]
                 environment = os.environ | {"OMP_WAIT_POLICY": "passive"}  # threads that wait must not take another's core
                 process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, env=environment)
-                code = await process.wait()
+                try:
+                    code = await process.wait()
+                finally:
+                    if process.returncode is None:  # the sweep ends, and its runs with it; they resume
+                        process.terminate()
             row = row_of(folder, seed, votes)
-            if code or row is None:
-                sys.exit(f"demo: seed {seed} with {votes} votes ended with {code}; see {log.name}")
+            if row is None:  # one that learned nothing ends with an error, too, and is a result
+                raise EngineError(f"seed {seed} with {votes} votes ended with {code}; see {log.name}")
     print(json.dumps(row), flush=True)
     return row
 
@@ -93,7 +101,7 @@ def table(rows: Sequence[Row]) -> str:
 
 async def sweep(args: argparse.Namespace) -> list[Row]:
     free = asyncio.Semaphore(args.at_once)
-    return await asyncio.gather(*(trained(args, seed, votes, free) for seed in args.seeds for votes in args.votes))
+    return await all_of([trained(args, seed, votes, free) for seed in args.seeds for votes in args.votes])
 
 
 def seeds(text: str) -> list[int]:
@@ -105,13 +113,16 @@ def seeds(text: str) -> list[int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=seeds, default=seeds("0-9"), help="such as 0-9 or 0,3,5")
-    parser.add_argument("--votes", type=lambda text: text.split(","), default=["peer", "shuffled"])
+    parser.add_argument("--votes", type=lambda text: text.split(","), default=["peer"])
     parser.add_argument("--at-once", type=int, default=1, help="how many runs at a time")
     parser.add_argument("--out", type=Path, default=Path("runs/demo-sweep"))
     parser.add_argument("flags", nargs="*", help="after --: more flags of peergrad train, such as -- --threads 1")
     args = parser.parse_args()
     started = time.monotonic()
-    rows = asyncio.run(sweep(args))
+    try:
+        rows = asyncio.run(sweep(args))
+    except (EngineError, UserError) as error:
+        sys.exit(f"demo: {error}")
     print(table(rows))
     peers = [row for row in rows if row["votes"] == "peer"]
     result = {"benchmark": "demo", "seconds": round(time.monotonic() - started), "seeds": len(args.seeds)}
