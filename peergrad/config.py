@@ -82,7 +82,7 @@ class KeepConfig:
     save_every: Annotated[int, Range(0), RESUMABLE] = 0
     """Keep the checkpoint of every so many steps for good; 0 keeps the newest only."""
     eval_every: Annotated[int, Range(0), RESUMABLE] = 0
-    """Evaluate after every so many steps; 0 only before and after. Needs eval_questions."""
+    """Evaluate after every so many steps, and after a warm start; 0 only before and after. Needs eval_questions."""
     log_to: Annotated[tuple[Literal["tensorboard", "wandb", "trackio"], ...], RESUMABLE] = ()
     """Send metrics there too; files are always written."""
     metrics: Annotated[tuple[str, ...], RESUMABLE] = ()

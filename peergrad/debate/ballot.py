@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 from peergrad.debate import prompts
 from peergrad.debate.contract import MAX_VOTES
 from peergrad.debate.errors import UserError
-from peergrad.debate.prompts import LETTERS
+from peergrad.debate.prompts import LETTERS, Wording
 from peergrad.debate.protocol import BaseProtocol, answers_agree, seats_taken
 from peergrad.debate.quote import MARK, clip, harmless
 from peergrad.debate.types import (
@@ -58,6 +58,8 @@ class Ballot(BaseProtocol):
     reward: ClassVar[str] = "borda"
     agents: int = 8
     temperature: float = 1.0
+    wording: Wording = "full"
+    """Brief: a final value is asked about in three words, which models of 135M parameters follow better."""
     shown: int = 4
     """How many others' answers an agent judges."""
     ballot_form: BallotForm = "soft-verdict"
@@ -234,7 +236,8 @@ class Ballot(BaseProtocol):
 
     def _value_task(self, value: str) -> str:
         """The value is somebody else's words without a mark in front: on one line it can't look like the referee's."""
-        return prompts.text("choose_value", self.prompts, value=clip(harmless(" ".join(value.split())), 200))
+        name = "brief_value" if self.wording == "brief" else "choose_value"
+        return prompts.text(name, self.prompts, value=clip(harmless(" ".join(value.split())), 200))
 
     def read(self, ask: Ask, text: str, truncated: bool = False) -> Parsed:
         if truncated:  # an answer too: else those that never come to an end would cost nothing

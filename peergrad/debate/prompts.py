@@ -144,6 +144,7 @@ with the letter of the better answer first, or with = between the letters if the
     "choose_value": (
         "Somebody says that the final value is {value}. Is {value} the correct answer to the question? Reply with Yes or No."
     ),
+    "brief_value": "Is it {value}?",
     "no_value": "not given",
     "choose_verdict": "Is answer A a right and good answer to the question? Reply with Yes or No.",
     "revise": (

@@ -35,7 +35,13 @@ def last_boxed(text: str) -> str | None:
     return None if best is None else text[best[0] : best[1]].strip()
 
 
+_WHOLE = re.compile(r"(?<![\w.])-?\d++(?!\.?\d)", re.ASCII)
 _UNIT = re.compile(r"\\text\s*+\{[^{}]*+\}|\\[$%,;! ]|[$%]|(?<=\d),(?=\d{3}(?!\d))")  # signs and units around a number
+
+
+def last_whole_number(text: str) -> str | None:
+    """The last whole number in a text. Example: ``last_whole_number("7 + 9 = 16.") == "16"``"""
+    return (_WHOLE.findall(text) or [None])[-1]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -88,7 +94,8 @@ BOXED = Style(
     find=last_boxed,
     required=True,
 )
-STYLES = {style.name: style for style in (OPEN, BOXED)}
+NUMBER = Style("number", "Give the final answer as a number.", find=last_whole_number, required=True)
+STYLES = {style.name: style for style in (OPEN, BOXED, NUMBER)}
 
 own_styles: dict[str, Style] = {}
 """Styles of tasks that a person has named, for the debates of theirs that are loaded again."""

@@ -14,6 +14,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from peergrad.debate.ballot import Ballot
 from peergrad.debate.errors import UserError
 from peergrad.debate.fields import Field, nearest, open_plain
 from peergrad.debate.personas import Persona
@@ -48,7 +49,7 @@ def dump(debate: Debate, *, thin: bool = False) -> str:
     settings = asdict(cast("Any", protocol))
     line["agents"] = settings.pop("agents")
     line["protocol"] = protocol.name
-    newer = ["temperature"] if isinstance(protocol, Parallel) else []
+    newer = ["temperature"] if isinstance(protocol, Parallel) else ["wording"] if isinstance(protocol, Ballot) else []
     for name in ("prompts", "end_early", "extra_rounds", "agents_min", *newer):  # as older lines, which do not have them
         if name in settings and settings[name] == protocol.__dataclass_fields__[name].default:
             settings.pop(name)

@@ -20,8 +20,11 @@ from peergrad.tasks.base import truth_of
 
 
 def evaluation_due(plan: Plan, run: Run, at: Progress) -> bool:
-    """Whether an evaluation belongs here (before anything, every so many steps, and at the end) and has not been made."""
-    belongs = at in (Progress(), plan.end) or (at.step > 0 and due(at.step - 1, plan.config.keep.eval_every))
+    """Whether an evaluation belongs here and has not been made: before anything and at the end; with ``eval_every`` also
+    after the warm start, whose part in what was learned it shows, and every so many steps.
+    """
+    every = plan.config.keep.eval_every
+    belongs = at in (Progress(), plan.end) or (every and at == plan.warmed) or (at.step > 0 and due(at.step - 1, every))
     if not plan.config.held_out.eval_questions or not belongs:
         return False
     return not any(line["phase"] == "eval" and Progress(line["step"], line["warm"]) == at for line in run.metrics())

@@ -70,7 +70,12 @@ class Plan:
     def end(self) -> Progress:
         """Where the run ends: after its last step, or after the warm start if there are no steps."""
         steps = self.config.learn.steps
-        return Progress(steps) if steps else Progress(0, self.config.warm.updates(len(self.lessons)))
+        return Progress(steps) if steps else self.warmed
+
+    @property
+    def warmed(self) -> Progress:
+        """Where self-play begins: after the warm start, if there is one."""
+        return Progress(0, self.config.warm.updates(len(self.lessons)))
 
     @property
     def eval_debates(self) -> int:

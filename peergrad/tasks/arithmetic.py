@@ -6,40 +6,45 @@ Also a teacher, who debates about them the way the contract asks, so that a weak
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable
 from typing import Literal
 
 from peergrad.debate.contract import FULL
 from peergrad.debate.errors import UserError
-from peergrad.debate.question import BOXED, Question, last_boxed
+from peergrad.debate.question import BOXED, NUMBER, Question, last_boxed, last_whole_number
 from peergrad.debate.types import Ask, Debate
 from peergrad.tasks.base import UNANSWERED, Grade, Questions
 from peergrad.tasks.numbers import as_number
 
 LEVELS = 5
-_WHOLE = re.compile(r"(?<![\w.])-?\d++(?!\.?\d)", re.ASCII)
 
 
-def arithmetic(level: int = 1, count: int = 1000, seed: int = 0, split: Literal["train", "eval"] = "train") -> Questions:
-    """``count`` sums of one level. The two splits never share a sum."""
+def arithmetic(
+    level: int = 1,
+    count: int = 1000,
+    seed: int = 0,
+    split: Literal["train", "eval"] = "train",
+    name: Literal["arithmetic", "sums"] = "arithmetic",
+) -> Questions:
+    """``count`` sums of one level, answered in a box, or as ``sums`` by a plain number. The two splits never share a sum."""
     if not 1 <= level <= LEVELS:
         raise UserError(f"level: {level} is not possible; give a whole number from 1 to {LEVELS}")
     questions: list[Question] = []
+    style = BOXED if name == "arithmetic" else NUMBER
     for index in range(count):
         rng = random.Random(f"{seed} {level} {split} {index}")
         text, answer = _sum(rng, level)
         # A fifth of all sums, the same ones whatever the seed, is kept for evaluation.
         while (random.Random(text).random() < 0.2) != (split == "eval"):
             text, answer = _sum(rng, level)
-        questions.append(Question(f"{split}-{index}", f"What is {text}?", str(answer), BOXED, "arithmetic"))
-    return Questions("arithmetic", questions, grade_sum)
+        questions.append(Question(f"{split}-{index}", f"What is {text}?", str(answer), style, name))
+    return Questions(name, questions, grade_sum)
 
 
 def grade_sum(question: Question, solution: str) -> Grade:
     """By what is boxed; without a box, by the last whole number there is."""
     answer = last_boxed(solution)
-    number = as_number(answer if answer is not None else (_WHOLE.findall(solution) or [""])[-1])
+    number = as_number(answer if answer is not None else last_whole_number(solution) or "")
     return UNANSWERED if number is None else Grade(correct=str(number) == question.answer, answer=str(number))
 
 
@@ -47,24 +52,25 @@ def teacher(seed: int) -> Callable[[Debate, Ask], str]:
     """What a patient debater would say next, always the same: mostly right, sometimes wrong, honest about the others."""
 
     def say(debate: Debate, ask: Ask) -> str:
-        agent = ask.agent
+        agent, question = ask.agent, debate.question
         rng = random.Random(f"{seed} {debate.id} {agent} {len(debate.turns)}")
-        answer = int(debate.question.answer or 0)
+        answer = int(question.answer or 0)
         boxed = answer if rng.random() < 0.65 else answer + rng.choice((-2, -1, 1, 2, 10))
-        sum_ = debate.question.text.removeprefix("What is ").removesuffix("?")
+        sum_ = question.text.removeprefix("What is ").removesuffix("?")
         others = {turn.agent: turn for turn in debate.turns if turn.agent != agent}  # the last turn of each
         right = {
-            other: as_number(last_boxed(turn.section("solution")) or "") == answer for other, turn in sorted(others.items())
+            other: as_number(question.style.answer(turn.section("solution")) or "") == answer
+            for other, turn in sorted(others.items())
         }
+        said = boxed if not others else answer
+        solution = f"{sum_} = {said}" if question.style == NUMBER else f"{sum_} = \\boxed{{{said}}}"
         if ask.contract is None:
-            return f"{sum_} = \\boxed{{{boxed}}}"
-        boxed = boxed if not others else answer
+            return solution
         evaluation = " ".join(f"Agent {a} is {'right' if ok else 'wrong'}." for a, ok in right.items()) or "N/A"
         best, *rest = sorted(right, key=lambda a: (not right[a], a)) or [0]
         comparison = "\n".join(f"Agent {best} {'>' if right[best] > right[a] else '='} Agent {a}" for a in rest) or "N/A"
         reply = (
-            f"<solution>{sum_} = \\boxed{{{boxed}}}</solution>\n"
-            f"<evaluation>{evaluation}</evaluation>\n<comparison>{comparison}</comparison>"
+            f"<solution>{solution}</solution>\n<evaluation>{evaluation}</evaluation>\n<comparison>{comparison}</comparison>"
         )
         if ask.contract != FULL:
             return reply

@@ -13,7 +13,7 @@ from peergrad.debate.question import Question
 from peergrad.debate.types import Debate, Turn
 from peergrad.reward.rewards import Truth, nobody_knows
 
-TASKS = ("arithmetic",)
+TASKS = ("arithmetic", "sums")
 _AT_ONCE = 4  # as many as there are processes that compare expressions
 
 

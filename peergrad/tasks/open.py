@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from peergrad.tasks.grading import grade
 from peergrad.tasks.judging import JUDGING, judging_questions
 
 _PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
-_ARITHMETIC = re.compile(r"arithmetic(?::level(\d{1,9}))?")
+_ARITHMETIC = re.compile(r"(arithmetic|sums)(?::level(\d{1,9}))?")
 _PARTS = ("name", "known", "__len__", "__getitem__", "grade")
 _FIT = "a task has a name, known, len(task), task[index] and grade(question, solution)"
 
@@ -34,9 +35,9 @@ class TaskConfig:
     """What is debated."""
 
     task: str = "arithmetic"
-    """Arithmetic, a known dataset (gsm8k, math, aime, svamp, longwriter, mt-bench) or its file (gsm8k:PATH), any file, or
-    module:name of your own; math also by subject and level (math:algebra:level1-3); judging:PATH asks which of two answers
-    in a file is right. Several have commas between them."""
+    """Arithmetic, or sums, the same with plain numbers as answers; a known dataset (gsm8k, math, aime, svamp, longwriter,
+    mt-bench) or its file (gsm8k:PATH), any file, or module:name of your own; math also by subject and level
+    (math:algebra:level1-3); judging:PATH asks which of two answers in a file is right. Several have commas between them."""
     question_field: str = "question"
     """The field or column of a file that holds the question."""
     answer_field: str = "answer"
@@ -44,7 +45,7 @@ class TaskConfig:
     skip_bad: bool = False
     """Leave out rows that can't be used and say how many, instead of stopping."""
     level: int = 1
-    """Arithmetic: from 1, single digits, to 5, two operations."""
+    """Arithmetic and sums: from 1, single digits, to 5, two operations."""
 
 
 def task_names(name: str) -> tuple[str, ...]:
@@ -202,10 +203,11 @@ def left_out(task: Task) -> str:
 def _questions(config: TaskConfig, part: str, seed: int = 0, *, at_least: int = 0) -> Questions:
     """All questions of a built-in task, a known dataset (its split for ``part``, or its file), an own task, or any file."""
     name = config.task
-    if sums := _ARITHMETIC.fullmatch(name):
-        level = int(sums[1] or config.level)
+    if made_up := _ARITHMETIC.fullmatch(name):
+        kind, level = "sums" if made_up[1] == "sums" else "arithmetic", int(made_up[2] or config.level)
         count = 1000 if part == "train" else max(1000, at_least)
-        made = arithmetic(level, count, seed) if part == "train" else arithmetic(level, count, split="eval")
+        sums = partial(arithmetic, level, count, name=kind)
+        made = sums(seed) if part == "train" else sums(split="eval")
         return replace(made, name=name.replace(":", "-"))
     if chosen := Selection.of(name):
         dataset = DATASETS[chosen.dataset]

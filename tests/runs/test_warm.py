@@ -62,6 +62,16 @@ def cross_entropy(pairs):
 
 
 @pytest.mark.slow
+def test_what_a_warm_start_did_is_measured_apart_from_self_play(tmp_path):  # SPEC 7.3
+    """With eval_every; a run that says only before and after has no evaluation between."""
+    args = ["train", *SMALL, *NO_EVAL, "--eval-questions", 2, "--steps", 2, "--warm-steps", 2, "--warm-debates", 1]
+    for every, between in ((2, [(0, 2)]), (0, [])):
+        out = tmp_path / f"every-{every}"
+        peergrad(*args, "--eval-every", every, "--out", out)
+        assert [(line["step"], line["warm"]) for line in lines(out, "eval")] == [(0, 0), *between, (2, 0)]
+
+
+@pytest.mark.slow
 def test_worked_solutions_of_gsm8k_alone(tmp_path):  # SPEC 9.2
     rows = (
         {"question": "What is 1 + 2?", "answer": "One and two\nare <<1+2=3>>3.\n#### 3"},

@@ -399,6 +399,20 @@ def test_3_19_ballot_forms(form, text, votes):  # SPEC 3.19
     assert ballot_votes(form, text) == votes
 
 
+def test_3_19_a_brief_ballot_asks_for_a_value_in_three_words():  # SPEC 3.19
+    question = Question("q", "What is 3 + 4?", "7", "number")
+    protocol = Ballot(agents=4, shown=3, wording="brief")
+
+    def likely(ask, options):
+        return (0.9, 0.1) if ask.messages[-1].text == "Is it 7?" else (0.2, 0.8)
+
+    debate = played(protocol, lambda ask: "3 + 4 = " + "7787"[ask.agent], question, likely=likely)
+    assert user(debate.turns[4]) in ("Is it 7?", "Is it 8?")
+    values = score(debate, RewardRules(reward="borda")).streams[0].values[:4]
+    assert values[0] == values[1] == values[3] > 0 > values[2]
+    assert load(dump(debate)) == debate
+
+
 def test_3_19_soft_pairs_are_the_mean_of_both_orders():  # SPEC 3.19
     assert ballot_votes("soft", "A 0.900000 B 0.100000\nA 0.300000 B 0.700000", 2) == [("A", 0.6, "B")]
     first = played(Ballot(agents=4, ballot_form="soft"), verdicts, likely=lambda ask, options: (1.0, 0.0))

@@ -7,11 +7,13 @@ from fractions import Fraction
 import pytest
 
 from peergrad import UserError
+from peergrad.debate.ballot import Ballot
+from peergrad.debate.types import Debate
 from peergrad.tasks.arithmetic import LEVELS, arithmetic, teacher
 from peergrad.tasks.base import Grade
 from peergrad.tasks.files import read_questions
 from peergrad.tasks.numbers import as_number
-from peergrad.tasks.open import TaskConfig, fingerprint, open_task
+from peergrad.tasks.open import TaskConfig, fingerprint, open_task, regrade
 
 
 @pytest.mark.parametrize("level", range(1, LEVELS + 1))
@@ -31,6 +33,26 @@ def test_sums_are_right_and_held_out_ones_are_apart(level):
     assert train.grade(train[0], "no number, 1.5, v2").answer is None
     assert arithmetic(level)[5] == train[5]
     assert fingerprint([train[0]]) != fingerprint([train[1]])
+
+
+def test_plain_sums_are_those_of_arithmetic_without_a_box():
+    (boxed, _), (plain, held) = (
+        open_task(TaskConfig(task=f"{name}:level3"), 3, held_out=50) for name in ("arithmetic", "sums")
+    )
+    assert [question.text for question in plain.questions] == [question.text for question in boxed.questions]
+    assert not {question.text for question in plain.questions} & {question.text for question in held.questions}
+    question = plain[0]
+    sum_ = question.text.removeprefix("What is ").removesuffix("?")
+    assert "box" in boxed[0].style.instruction
+    assert "box" not in question.style.instruction
+    for said, found in ((f"{sum_} = {question.answer}.", question.answer), (f"{sum_} = {question.answer}0", None)):
+        assert plain.grade(question, said).correct is regrade(question, said).correct is (found is not None)
+        assert question.style.answer(said) == (found or f"{question.answer}0")
+    assert question.style.answer("sixteen, or 1.5") is None
+    debate = Debate("d", question, Ballot(agents=40))
+    said = {teacher(0)(debate, ask) for ask in debate.protocol.wave(debate)}
+    assert all(re.fullmatch(rf"{re.escape(sum_)} = -?\d+", line) for line in said)
+    assert f"{sum_} = {question.answer}" in said
 
 
 @pytest.mark.parametrize(
