@@ -2,12 +2,13 @@
 
 import gzip
 import json
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from experiments.votes_teach import run, table
+from experiments.votes_teach import run, table, voters
 from peergrad.cli.main import train_settings
 from peergrad.config import PRESETS
 from peergrad.settings import flat
@@ -106,19 +107,39 @@ def test_the_table_is_made_of_folders_alone(tmp_path, capsys, monkeypatch):
     assert table.main() == 0
     printed = capsys.readouterr().out
     peer = next(line for line in printed.splitlines() if line.startswith("| peer |"))
-    assert peer.startswith("| peer | 2 | 71.0 | +11.0 (+")
+    assert peer.startswith("| peer | 70.0, 72.0 | 71.0 | +11.0 (")
     assert "0.75 → 0.75" in printed
     assert (tmp_path / "f.svg").read_text().count("<polyline") == 4
 
 
-def test_the_results_that_are_kept_make_the_table_of_the_docs(capsys, monkeypatch, tmp_path):
+def test_the_results_that_are_kept_make_the_tables_of_the_docs(capsys, monkeypatch, tmp_path):
     figure = tmp_path / "figure.svg"
     monkeypatch.setattr("sys.argv", ["table", str(FOLDER / "results"), "--figure", str(figure)])
     assert table.main() == 0
-    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
-    page = (FOLDER.parents[1] / "docs" / "results.md").read_text().replace("*", "")
-    greedy = {row[0].strip("| "): row[2:] for row in rows[2:8]}
-    assert greedy.keys() == {"base", "truth", "majority", "peer", "shuffled", "format"}
-    for row in greedy.values():
-        assert all(cell.strip(" |") in page for cell in row)
+    printed = [cells(line) for line in capsys.readouterr().out.splitlines()]
+    page = [cells(line) for line in (FOLDER.parents[1] / "docs" / "results.md").read_text().splitlines()]
+    arms = [row for row in printed if row and row[0] in table.ORDER]
+    assert len(arms) == 12
+    runs = [
+        [row[0], row[1], row[2], *row[5:]]
+        for row in printed
+        if row and row[0][:-2] in table.ORDER and row[0] != "parallel-0"
+    ]
+    assert len(runs) == 9
+    assert [row for row in arms + runs if row not in page] == []
     assert figure.read_text() == (FOLDER.parents[1] / "docs" / "votes_teach.svg").read_text()
+
+
+def cells(line):
+    return [cell.strip() for cell in line.replace("*", "").replace(" (sees the labels)", "").strip().strip("|").split("|")]
+
+
+def test_what_voters_know_is_read_from_kept_debates(capsys):
+    assert voters.main(map(str, sorted((FOLDER / "results" / "peer-0" / "debates").glob("*.gz")))) == 0
+    printed = capsys.readouterr().out
+    page = (FOLDER.parents[1] / "docs" / "results.md").read_text()
+    rows = [cells(line) for line in printed.splitlines() if re.match(r"\| (the voter's own|another), ", line)]
+    assert len(rows) == 8
+    for name, mean, of in rows:
+        assert re.search(rf"\| {name} \|.* {mean} \({of}\)", page)
+    assert "votes/accuracy_beyond_own: 48% (38% to 59%), 302 votes on 33 questions" in printed

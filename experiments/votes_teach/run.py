@@ -103,7 +103,7 @@ class Players:
 
 
 async def play(args: argparse.Namespace) -> None:
-    """Everything the command asks for, in the order of the seeds: a sitting that is cut short has whole comparisons."""
+    """Everything the command asks for, in the order of the seeds: what is cut short has whole comparisons."""
     runs = {f"{arm}-{seed}": training(args, arm, seed) for seed in args.seeds for arm in args.arms}
     names = [*(["base"] if args.base else []), *runs]
     measured = {name: [measuring(args, name, test) for test in args.tests] for name in names}

@@ -2,8 +2,8 @@
 
     python experiments/votes_teach/table.py runs/votes_teach --figure votes_teach.svg
 
-Prints Markdown. Intervals are 95 %, by a bootstrap over questions and seeds together: in each draw the questions are drawn
-anew, and for each arm its seeds. Differences are paired by question.
+Prints Markdown. Intervals are 95 %, by Student's t: questions are paired and scatter, and so do the seeds of an arm that has
+several. What one seed says of an arm is said of that run: how its seeds would scatter is not known.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from peergrad.measure.statistics import student_t
+
 ORDER = ("base", "truth", "majority", "peer", "shuffled", "format", "parallel")
 COLOURS = {
     "truth": "#888888",
@@ -28,7 +30,6 @@ COLOURS = {
     "format": "#cc79a7",
     "parallel": "#e69f00",
 }
-DRAWS = 4000
 Values = dict[str, list[np.ndarray]]  # by arm, for each seed the value of each question
 Steps = list[dict[str, Any]]
 
@@ -67,37 +68,26 @@ def measured(out: Path, test: str) -> list[str]:
     return ["direct/correct", *sorted(name for name in names if re.fullmatch(r"direct/(avg|cons)@\d+", name))]
 
 
-def interval(drawn: np.ndarray) -> str:
-    """The middle 95 % of draws, in points."""
-    low, high = np.quantile(drawn, (0.025, 0.975))
-    return f"({100 * low:+.1f} to {100 * high:+.1f})"
-
-
-def draw(of: Sequence[np.ndarray], questions: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The mean of an arm in each draw of questions, its seeds drawn anew in each."""
-    by_seed = np.stack(of)
-    seeds = rng.integers(len(of), size=(len(questions), len(of)))
-    counts = np.stack([(seeds == seed).mean(1) for seed in range(len(of))], 1)  # draws × seeds
-    means = np.stack([row[questions].mean(1) for row in by_seed], 1)
-    return (counts * means).sum(1)
+def change(ours: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> str:
+    """The difference of two arms in points, with its interval (Welch and Satterthwaite)."""
+    by_question = np.mean(ours, 0) - np.mean(others, 0)
+    seeds = [np.mean(arm, 1) for arm in (ours, others) if len(arm) > 1]
+    parts = [(values.var(ddof=1) / len(values), len(values) - 1) for values in (by_question, *seeds)]
+    variance = sum(part for part, _ in parts)
+    freedom = variance**2 / sum(part**2 / free for part, free in parts) if variance else 1
+    half = student_t(int(freedom)) * variance**0.5
+    low, middle, high = (100 * (by_question.mean() + side * half) for side in (-1, 0, 1))
+    return f"{middle:+.1f} ({low:+.1f} to {high:+.1f})"
 
 
 def accuracy_rows(of: Values, against: Sequence[str]) -> dict[str, list[str]]:
     """By arm its mean, and its differences from others with their intervals."""
     if not of:
         return {}
-    rng = np.random.default_rng(0)
-    asked = len(next(iter(of.values()))[0])
-    questions = rng.integers(asked, size=(DRAWS, asked))
-    drawn = {arm: draw(seeds, questions, rng) for arm, seeds in of.items()}
-    means = {arm: float(np.mean(seeds)) for arm, seeds in of.items()}
     rows: dict[str, list[str]] = {}
-    for arm in of:
-        rows[arm] = [str(len(of[arm])), f"{100 * means[arm]:.1f}"]
-        for other in against:
-            same = arm == other or other not in of
-            change = "" if same else f"{100 * (means[arm] - means[other]):+.1f} {interval(drawn[arm] - drawn[other])}"
-            rows[arm].append(change)
+    for arm, seeds in of.items():
+        rows[arm] = [", ".join(f"{100 * np.mean(seed):.1f}" for seed in seeds), f"{100 * np.mean(seeds):.1f}"]
+        rows[arm] += ["" if arm == other or other not in of else change(seeds, of[other]) for other in against]
     return rows
 
 
@@ -170,14 +160,16 @@ def main() -> int:
         for name in measured(args.out, test):
             if rows := accuracy_rows(values(args.out, test, name), ("base", "shuffled")):
                 title = "greedy" if name == "direct/correct" else name.removeprefix("direct/")
-                titles = ["arm", "seeds", f"{test}, {title}", "against base", "against shuffled"]
+                titles = ["arm", "by seed", f"{test}, {title}", "against base", "against shuffled"]
                 print(markdown(titles, rows), end="\n\n")
     runs = {folder: steps for folder in folders(args.out) if (steps := steps_of(folder))}
     shown = {
         "right in self-play": "train_gsm8k/correct",
         "votes right": "votes/accuracy",
+        "voter held neither": "votes/accuracy_beyond_own",
         "votes copied": "votes/copied",
         "without signal": "debates/without_signal",
+        "cut off": "replies/truncated",
         "tokens": "env/all/ac_tokens_per_turn",
         "entropy": "optim/entropy",
     }

@@ -171,8 +171,8 @@ def _judgement(scored: Sequence[Scored], task: Task) -> list[Gate]:
     found = [_share(name, share[0], 0.5, needed, advice)]
     if beyond:
         advice = (
-            "These votes say no more than who agrees with the voter: where final values can be compared, --votes majority "
-            "is as good for less."
+            "These votes say no more than who agrees with the voter: where final values can be compared, --protocol direct "
+            "--votes majority is as good for less."
         )
         gate = _share("the same, by voters whose own answer is neither", beyond[0], 0.5, needed, advice)
         found.append(replace(gate, verdict="warn") if gate.verdict == "fail" else gate)
