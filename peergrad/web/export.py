@@ -80,10 +80,10 @@ class _Data:
 
     def _add_debates(self, id: str, shelf: Shelf, budget: float) -> None:
         """Take debates of the most telling parts first, as many as there is room for."""
-        every, chosen, texts = shelf.source.parts(), list[str](), list[dict[str, Any]]()
+        every, chosen, texts = shelf.index.parts, set[str](), list[dict[str, Any]]()
         for part in _telling(every, [alarm["first"] for alarm in shelf.overview.alarms]):
-            chosen.append(part.name)
-            shelf.index.refresh(only={*chosen})
+            chosen.add(part.name)
+            shelf.index.read(part)
             for row in self.library.rows(id, [part.name]):
                 if row["problem"] is not None:
                     continue
@@ -104,17 +104,13 @@ class _Data:
                 texts.append({"part": part.name, "index": row["index"], "texts": said})
             if budget < 0:
                 break
-        shelf.update(only={*chosen})
         for alarm in shelf.overview.alarms[:_MOST_ALARMS]:
             key = f"alarms/{id}/{alarm['first']}"
             found = self.library.get(key)
             shelf.index.mark_alarms(alarm["first"], found["alarms"])
             self.small[key] = encode(found)
-        shelf.index.parts = every
         table = self.library.get(f"debates/{id}", {"limit": "0"})
-        rows = [
-            row for part in sorted(chosen, key=[part.name for part in every].index) for row in self.library.rows(id, [part])
-        ]
+        rows = self.library.rows(id, [part.name for part in every if part.name in chosen])
         self.small[f"debates/{id}"] = encode(table | {"rows": rows, "matched": len(rows)})
         self.debates[f"said/{id}"] = encode({"debates": texts})
 

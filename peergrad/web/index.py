@@ -146,7 +146,7 @@ class Index:
 
     # Writing
 
-    def refresh(self, only: set[str] | None = None, until: float | None = None) -> bool:
+    def refresh(self, until: float | None = None) -> bool:
         """Look for what is new and read it, for a while if ``until`` says so; returns whether anything changed.
 
         Another process that indexes the same source is left to it.
@@ -156,7 +156,7 @@ class Index:
                 return False
             if self._rules_files() != self._rules_seen or not self._is_there():
                 self._prepare()
-            self.parts = [part for part in self.source.parts() if only is None or part.name in only]
+            self.parts = self.source.parts()
             with self.connected() as db:
                 known = {row[0]: row[1:] for row in db.execute("SELECT * FROM parts")}
             changed = self._forget_gone(known)
@@ -197,6 +197,10 @@ class Index:
             db.execute(f"DELETE FROM {table} WHERE {column} = ?", (name,))
         if name.startswith("step_"):
             db.execute("DELETE FROM alarms WHERE step = ?", (int(name.removeprefix("step_")),))
+
+    def read(self, part: Part) -> None:
+        """Read one file that was not read before."""
+        self._read_part(part, None, None)
 
     def _read_part(self, part: Part, before: Any, until: float | None) -> None:
         """Read what is new in a file."""

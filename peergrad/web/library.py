@@ -70,9 +70,9 @@ class Shelf:
         growing = time.time() - changed_at(self.source, growing=True) < _GROWING_S
         return [*(safe.entry_of(self.source.path, name) for name in names), is_locked(self.source.path / "lock"), growing]
 
-    def update(self, *, only: set[str] | None = None, until: float | None = None) -> bool:
+    def update(self, until: float | None = None) -> bool:
         """Look for what is new; returns whether a page would show something else."""
-        changed = self.index.refresh(only, until)
+        changed = self.index.refresh(until)
         changed = self._mark_alarms() or changed
         seen, self._seen = self._seen, [self._files(), self.index.revision]
         return changed or seen != self._seen
@@ -138,7 +138,7 @@ class Library:
                 continue
             try:
                 until = None if slice_s is None else time.monotonic() + slice_s
-                changed = shelf.update(until=until)
+                changed = shelf.update(until)
             except Exception:  # it goes while it is read, or holds what nobody thought of: the others go on
                 changed = False
             if changed:

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
 
@@ -384,6 +385,98 @@ def test_pages_fit_a_phone_and_the_dark(chrome, address):
     for page in pages:
         one.go(page, "main h1")
         assert one.page.evaluate("document.documentElement.scrollWidth") <= 390, page
+    one.check()
+    one.close()
+
+
+@pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 1280), (False, 390)])
+def test_axe_finds_nothing_in_the_way_of_anybody(chrome, address, dark, width):
+    """Names of controls, contrast, order of headings, landmarks, tables: every rule of axe-core, on every page."""
+    axe = resources.files(pytest.importorskip("axe_playwright_python")).joinpath("axe.min.js").read_text()
+    one = Viewer(chrome, address, dark=dark, width=width)
+    known = ids(one)
+    run, golden, evals = known["peer-votes"], known["debates.jsonl"], f"{known['before']}/{known['after']}"
+    pages = {
+        "#/": "table.runs",
+        f"#/?pick={run},{known['no-judge']}": ".picked canvas",
+        f"#/source/{run}": ".chart canvas",
+        f"#/source/{run}/settings": "table.settings",
+        f"#/source/{run}/debates?q=sure": ".snippet",
+        f"#/source/{run}/debate/step_000016/0": ".matrix",
+        f"#/source/{run}/debate/step_000016/0?view=credit&tokens=1": ".token",
+        f"#/source/{run}/question/word-problems-1": ".diff",
+        f"#/source/{known['after']}": ".interval",
+        f"#/source/{golden}/debate/debates/7": ".matrix",
+        f"#/source/{golden}/debate/debates/0?vote=7-0>3": "dialog .judged",
+        f"#/compare/{evals}": "td .change",
+        "#/nowhere": ".failed",
+    }
+    for page, ready in pages.items():
+        one.go("#/", "table.runs")
+        one.go(page, f"{ready} >> nth=0")
+        one.page.evaluate(axe)
+        found = one.page.evaluate("axe.run()")
+        assert len(found["passes"]) > 10
+        assert not [(rule["id"], rule["nodes"][0]["html"][:200]) for rule in found["violations"]], page
+    one.check()
+    one.close()
+
+
+def test_curves_stand_out_from_what_is_behind_them(chrome, address):
+    """Axe does not look into a canvas. 3 to 1 is what WCAG 2.2 (1.4.11) asks of lines."""
+    for dark in (False, True):
+        one = Viewer(chrome, address, dark=dark)
+        read = "(names) => names.map((name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim())"
+        *lines, paper, panel = one.page.evaluate(read, [*(f"--s{index}" for index in range(6)), "--paper", "--panel"])
+        assert len({*lines}) == 6
+        assert min(contrast(line, behind) for line in lines for behind in (paper, panel)) > 3
+        one.close()
+
+
+def contrast(*colours):
+    """Of two colours, as WCAG defines it."""
+    light = []
+    for colour in colours:
+        digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+        parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        light.append(0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05)
+    return max(light) / min(light)
+
+
+def test_the_keyboard_is_enough(chrome, address):
+    """From the list to the texts of a vote and back, by Tab, Enter and Escape; what has the focus can be seen to have it."""
+    one = Viewer(chrome, address)
+    one.wait("table.runs")
+
+    def tab_to(selector):
+        for _ in range(400):
+            one.page.keyboard.press("Tab")
+            if one.page.evaluate("(selector) => document.activeElement.matches(selector)", selector):
+                assert one.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+                return
+        raise AssertionError(f"Tab does not reach {selector}")
+
+    def skip():
+        one.page.evaluate("document.activeElement.blur()")
+        tab_to(".skip")
+        one.page.keyboard.press("Enter")
+        assert one.page.evaluate("document.activeElement.id") == "content"
+
+    ways = [("table.runs a.open", ".chart canvas"), (".tabs a[href$=debates]", "table.debates"), ("a.open", ".matrix")]
+    for selector, ready in ways:
+        skip()
+        tab_to(selector)
+        one.page.keyboard.press("Enter")
+        one.wait(f"{ready} >> nth=0")
+    tab_to(".matrix .cell")
+    cell = one.page.evaluate("document.activeElement.dataset.vote")
+    one.page.keyboard.press("Enter")
+    one.wait("dialog .judged >> nth=1")
+    assert one.page.evaluate("document.activeElement.closest('dialog') !== null")
+    one.page.keyboard.press("Escape")
+    one.wait("dialog", "detached")
+    assert one.page.evaluate("document.activeElement.dataset.vote") == cell
     one.check()
     one.close()
 

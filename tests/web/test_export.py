@@ -5,6 +5,8 @@ import hashlib
 import html
 import json
 import shutil
+import sys
+from collections import Counter
 from dataclasses import replace
 from itertools import permutations
 
@@ -138,6 +140,27 @@ def test_a_bound_keeps_the_ends(own, tmp_path):
     assert "step_000014" not in parts
     assert page.only("debates")["indexed"] < 1
     assert len(page.only("source")["parts"]) == 31
+
+
+def test_work_grows_with_the_debates_and_no_faster(made, tmp_path):
+    line = next((made / "debates" / "said.jsonl").open("rb"))
+
+    def calls(steps):
+        """How many functions are called for a folder of so many files."""
+        run, count = tmp_path / f"run{steps}", Counter()
+        shutil.copytree(made / "runs" / "parrot", run, ignore=shutil.ignore_patterns("debates", "checkpoints", "skipped"))
+        (run / "debates").mkdir()
+        for step in range(1, steps + 1):
+            (run / "debates" / f"step_{step:06}.jsonl").write_bytes(line)
+        sys.setprofile(lambda frame, event, what: count.update([event]))
+        try:
+            export_page([run], tmp_path / f"page{steps}")
+        finally:
+            sys.setprofile(None)
+        return count.total()
+
+    ten, fifty, ninety = map(calls, (10, 50, 90))
+    assert ninety - fifty < 1.01 * (fifty - ten)
 
 
 def test_the_report_is_the_page_about_the_run(own):

@@ -16,7 +16,7 @@
     if (kind === "source" && what === "question" && rest.length === 1) return html`<${Question} key=${rest[0]} id=${id}
       question=${rest[0]} query=${query} />`;
     if (kind === "compare" && what) return html`<${Compare} key=${`${id}/${what}`} a=${id} b=${what} query=${query} />`;
-    return html`<main><${Failed} error="There is no such page." /><p><a href="#/">All runs and evaluations</a></p></main>`;
+    return html`<main><h1>Nothing here</h1><${Failed} error="There is no such page." /><p><a href="#/">All runs and evaluations</a></p></main>`;
   }
 
   const TITLES = { debates: "debates", debate: "debate", question: "across steps", settings: "settings" };
@@ -54,8 +54,8 @@
           <span class="off">not connected</span>` : "export"}</span>
         <button class="help" onClick=${() => setHelp(true)} aria-label="keys and help">?</button>
       </nav>
-      ${error ? html`<main><${Failed} error=${`This can't be shown: ${error.message}`} /></main>` : html`<${Page}
-        path=${shown} query=${query} />`}
+      <div id="content" tabindex="-1">${error ? html`<main><${Failed} error=${`This can't be shown: ${error.message}`} />
+        </main>` : html`<${Page} path=${shown} query=${query} />`}</div>
       ${help && html`<${Dialog} title="Keys" onClose=${() => setHelp(false)}><dl class="keys">
         ${keysNow().map(([key, does]) => html`<div key=${key}><dt><kbd>${KEYS[key] ?? key}</kbd></dt><dd>${does}</dd>
           </div>`)}</dl>
@@ -65,7 +65,7 @@
 
   function toContent(event) {
     event.preventDefault(); // the hash is the page's own
-    document.querySelector("main a, main button")?.focus();
+    document.getElementById("content").focus();
   }
 
   const KEYS = { ArrowRight: "→", ArrowLeft: "←", Escape: "Esc" };

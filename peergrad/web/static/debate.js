@@ -83,7 +83,7 @@
     const byAgent = data.streams.filter((stream) => stream.unit === "agent");
     const voted = data.ending.agents.some((one) => one.won + one.tied + one.lost > 0);
     const right = ({ agent, round }) => data.turns.find((turn) => turn.agent === agent && turn.round === round)?.grade?.right ?? null;
-    return html`<div class="scroll"><table class="agents numbers"><thead><tr><th scope="col">Agent</th><th scope="col"
+    return html`<div class="scroll" tabindex="0"><table class="agents numbers"><thead><tr><th scope="col">Agent</th><th scope="col"
       class="left">Final answer</th>
       ${voted && html`<th scope="col">won – tied – lost</th><th scope="col">win rate</th>`}
       ${byAgent.map((stream) => html`<th key=${stream.name} scope="col">${stream.name}</th>

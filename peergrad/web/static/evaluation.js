@@ -15,8 +15,8 @@
     const { result } = detail;
     if (!result) return html`<p class="empty">It is not finished: there is no result yet.</p>`;
     const reference = result.rows.find((row) => row.name === result.reference)?.value ?? null;
-    return html`<section><h2>Result</h2><div class="scroll"><table class="numbers">
-      <thead><tr><th scope="col"></th><th scope="col">right</th><th scope="col">95 % interval</th><th scope="col"></th>
+    return html`<section><h2>Result</h2><div class="scroll" tabindex="0"><table class="numbers">
+      <thead><tr><td></td><th scope="col">right</th><th scope="col">95 % interval</th><td></td>
         <th scope="col">against equal cost</th><th scope="col">tokens</th></tr></thead>
       <tbody>${result.rows.map((row) => html`<tr key=${row.name}><th scope="row"><${Name} text=${row.label} />
         </th><td><b>${percent(row.value, 1)}</b></td>
@@ -25,7 +25,7 @@
         <td>${row.difference ?
           points(row.difference) : "–"}</td>
         <td>${count(row.tokens)}</td></tr>`)}</tbody></table></div>
-      ${result.shares.length > 0 && html`<h2>Of all debates</h2><div class="scroll"><table class="numbers"><tbody>
+      ${result.shares.length > 0 && html`<h2>Of all debates</h2><div class="scroll" tabindex="0"><table class="numbers"><tbody>
         ${result.shares.map((row) => html`<tr key=${row.name}><th scope="row"><${Name} text=${row.label} /></th>
           <td><b>${percent(row.value, 1)}</b></td>
           <td class="soft">${percent(row.low)} – ${percent(row.high)}</td><td><${Interval} ...${row} /></td>
@@ -102,7 +102,7 @@
     return html`<details class="summary"><summary><${Name}
       text=${main.label} />: ${percent(main.first[0], 1)} → <b>
         ${percent(main.second[0], 1)}</b>, ${points(main.difference)} <span class="soft">and ${many(rows.length - 1, "other row")}</span></summary>
-      <div class="scroll"><table class="numbers"><thead><tr><th scope="col"></th><th scope="col">A</th><th scope="col">B</th>
+      <div class="scroll" tabindex="0"><table class="numbers"><thead><tr><td></td><th scope="col">A</th><th scope="col">B</th>
         <th scope="col">change in points</th><th scope="col">better</th><th scope="col">worse</th></tr></thead>
       <tbody>${rows.map((row) => html`<tr key=${row.name}><th scope="row"><${Name} text=${row.label} /></th><td>
         ${percent(row.first[0], 1)}</td><td><b>${percent(row.second[0], 1)}</b></td>

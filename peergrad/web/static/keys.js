@@ -47,7 +47,9 @@
   function Dialog({ title, onClose, children, wide = false }) {
     const box = useRef(null);
     useEffect(() => {
-      box.current.showModal();
+      const dialog = box.current;
+      dialog.showModal();
+      return () => dialog.close(); // so that the focus goes back to where it was
     }, []);
     const beside = (event) => event.target === box.current && onClose();
     return html`<dialog ref=${box} class=${wide ? "wide" : ""} aria-label=${title} onClick=${beside} onCancel=${onClose}>

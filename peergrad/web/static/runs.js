@@ -72,7 +72,7 @@
       column in COLUMNS
         ? html`<${SortHead} key=${name} column=${column} by=${by} number=${number} onSort=${(sort) => setQuery({ sort })}>
           ${name}<//>`
-        : html`<th key=${name} scope="col" class=${number ? "number" : ""}>${name}</th>`,
+        : name ? html`<th key=${name} scope="col" class=${number ? "number" : ""}>${name}</th>` : html`<td></td>`,
     )}</tr></thead>`;
   }
 
@@ -216,7 +216,7 @@
     const why = evals.length > 2 ? "Pick exactly two evaluations to compare them question by question."
       : !has(pair) && "These two are not compared in this export; give --max-mb more.";
     return html`<section class="picked" aria-label="picked">
-      <p>${many(sources.length, "picked", "picked")} <button class="plain"
+      <h2>${many(sources.length, "picked", "picked")}</h2><p><button class="plain"
         onClick=${() => setQuery({ pick: "" })}>clear</button>
         ${evals.length === 2 && has(pair) && html` <button onClick=${() => go(address(pair))}>Compare question by question</button>`}
         ${sources.length === 1 && html` <span class="soft">Pick another one to compare.</span>`}

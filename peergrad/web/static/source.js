@@ -68,8 +68,8 @@
       if (before === null || after === null) return "";
       return share ? `${pg.signed((after - before) * 100, 1)} points` : pg.signed(after - before);
     };
-    return html`<section><h2>Before and after</h2><div class="scroll"><table class="numbers">
-      <thead><tr><th scope="col"></th><th scope="col">before</th><th scope="col">after</th><th scope="col">change</th></tr>
+    return html`<section><h2>Before and after</h2><div class="scroll" tabindex="0"><table class="numbers">
+      <thead><tr><td></td><th scope="col">before</th><th scope="col">after</th><th scope="col">change</th></tr>
         </thead>
       <tbody>${rows.map((row) => html`<tr key=${row.label}><th scope="row"><${Name} text=${row.label} /></th><td>
         ${say(row.before, row.share)}</td>
@@ -81,8 +81,8 @@
 
   function Used({ rows, updates }) {
     const money = rows.some((row) => typeof row.usd === "number");
-    return html`<section><h2>What it took</h2><div class="scroll"><table class="numbers">
-      <thead><tr><th scope="col"></th><th scope="col">times</th><th scope="col">debates</th>
+    return html`<section><h2>What it took</h2><div class="scroll" tabindex="0"><table class="numbers">
+      <thead><tr><td></td><th scope="col">times</th><th scope="col">debates</th>
         <th scope="col">tokens sampled</th><th scope="col">trained on</th>
         <th scope="col">time</th>${money && html`<th scope="col">US$</th>`}</tr></thead>
       <tbody>${rows.map((row) => html`<tr key=${row.name}><th scope="row"><${Name} text=${row.name} /></th><td>
@@ -155,7 +155,7 @@
           onChange=${(event) => setQuery({ all: event.target.checked ? "1" : "" })} /> show all ${detail.settings.length}</label></p>`
         : html`<p class="soft">The settings can't be read.</p>`}
       ${detail.rules.note && html`<p class="note"><${Name} text=${detail.rules.note} /></p>`}
-      ${shown.length > 0 && html`<div class="scroll"><table class="settings"><thead><tr><th scope="col">setting</th>
+      ${shown.length > 0 && html`<div class="scroll" tabindex="0"><table class="settings"><thead><tr><th scope="col">setting</th>
         <th scope="col">here</th><th scope="col">preset</th></tr></thead>
         ${sections.map((section) => html`<tbody key=${section}><tr><th colspan="3" class="section" scope="rowgroup">
           ${words(section || "general")}</th></tr>
