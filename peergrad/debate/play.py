@@ -105,8 +105,11 @@ async def play_all(
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(question)) for question in questions]
-    except* (UserError, EngineError) as errors:  # the latter of ``done``, where a debate can't be kept
-        raise _first(errors) from None
+    except BaseExceptionGroup as errors:  # no except*: Python 3.11.0 to 3.11.3 makes a group of what is raised in one
+        ours, others = errors.split((UserError, EngineError))  # the latter of ``done``, where a debate can't be kept
+        if ours is None or others is not None:
+            raise
+        raise _first(ours) from None
     debates = tuple(debate for task in tasks if (debate := task.result()))
     return Played(debates, dropped, time.monotonic() - started, halted[0] if halted else None)
 

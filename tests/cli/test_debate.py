@@ -234,11 +234,11 @@ def test_each_server_gets_its_own_key(server, tmp_path):
 def test_a_spent_budget_stops_and_the_same_command_goes_on(server, tmp_path):
     args = ["debate", "-", "--model", f"m@{server.url}", "--rounds", "2", "--json", "--max-concurrent", "1"]
     questions = "one?\ntwo?\nthree?\n"
-    first = peergrad(*args, "--budget-tokens", "170", cwd=tmp_path, stdin=questions)
+    first = peergrad(*args, "--budget-tokens", "250", cwd=tmp_path, stdin=questions)
     assert first.returncode == 1
     bought = len(objects(first.stdout))
-    assert 1 <= bought <= 2
-    assert "the budget of 170 tokens is spent" in first.stderr
+    assert 1 <= bought <= 2  # whoever comes first: 17 of 18 replies are paid for, 15 tokens each
+    assert "the budget of 250 tokens is spent" in first.stderr
     assert "the same command resumes it" in first.stderr
     second = peergrad(*args, "--budget-tokens", "1000", cwd=tmp_path, stdin=questions)
     assert second.returncode == 0, second.stderr

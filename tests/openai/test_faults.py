@@ -346,7 +346,7 @@ def test_deep_json_is_a_broken_answer(levels, status):
 
 
 def test_a_deep_event_is_a_broken_answer():
-    body = b'data: {"choices": %s}\n\n' % deep(1000)
+    body = b'data: {"choices": %s}\n\n' % deep(20_000)
     broken = Response(body, headers={"content-type": "text/event-stream"})
     with pytest.raises(UserError, match="broken answer"):
         asked(lambda _: broken, hear=lambda *_: None, retries=0)

@@ -18,12 +18,12 @@ QUICK = {"model": PARROT, "steps": 2, "batch": 3, "rank": 4, "threads": 1, "lr":
 QUICK |= {"eval_questions": 0, "eval_debates": 0, "max_tokens": 40}
 
 
-def train(out, **more):
+def train(out, codes=(0,), **more):
     flags = [
         f"--{name.replace('_', '-')}" + (f"={value}" if value is not True else "") for name, value in (QUICK | more).items()
     ]
     result = peergrad("train", "--preset", "demo", "--out", out, *flags, env=os.environ | {"COLUMNS": "200"})
-    assert result.returncode == 0, result.stderr
+    assert result.returncode in codes, result.stderr
     return [line for line in Run(out).metrics() if line["phase"] == "train"]
 
 

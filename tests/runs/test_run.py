@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,7 @@ def test_a_run_is_a_folder_of_plain_files(whole):
         "checkpoints",
     }
     assert whole.facts["seed"] == 0
-    assert whole.facts["versions"]["torch"] == torch.__version__
+    assert whole.facts["versions"]["torch"] == metadata.version("torch")
     assert len(whole.facts["questions_sha256"]) == len(whole.facts["prompts_sha256"]) == 64
     lines = [json.loads(line) for line in (whole.path / "metrics.jsonl").read_text().splitlines()]
     assert [(line["phase"], line["step"]) for line in lines] == [
@@ -226,7 +227,7 @@ def test_two_processes_do_not_share_a_run(whole):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_may_not_be_written(tmp_path):
     tmp_path.chmod(0o500)
-    with pytest.raises(UserError, match="can't be made"):
+    with pytest.raises(UserError, match="can't be written; give a folder you may write to"):
         run(tmp_path / "run")
 
 

