@@ -4,6 +4,7 @@ and the votes that made it, and the credit of every word.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -12,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from peergrad.debate.ballot import Ballot
 from peergrad.debate.prompts import LETTERS
 from peergrad.debate.types import Debate, Turn
 from peergrad.learn.data import Values, section_tokens
@@ -102,6 +104,7 @@ def _turn(debate: Debate, index: int, turn: Turn) -> dict[str, Any]:
             for one in parsed.sections
         ],
         "candidates": [[LETTERS[place], agents] for place, agents in enumerate(turn.candidates)],
+        "shares": _shares(debate, index, turn),
         "asked": _asked(debate, index, turn),
         "prompt_tokens": used and used.prompt,
         "sampled_tokens": used and used.sampled,
@@ -129,6 +132,24 @@ def _asked(debate: Debate, index: int, turn: Turn) -> list[dict[str, Any]] | Non
                 return [{"continues": before}, *rest]
             break
     return [{"role": role, "text": text} for role, text in asked]
+
+
+def _shares(debate: Debate, index: int, turn: Turn) -> list[dict[str, Any]] | None:
+    """How likely a voter found each candidate right, or best, where it was asked for no words; and the value it saw."""
+    form = debate.protocol.ballot_form if isinstance(debate.protocol, Ballot) else ""
+    if not turn.chosen or turn.parsed.error or form not in ("soft-verdict", "soft-choice"):
+        return None
+    rows = [re.findall(r"\S+ ([01]\.\d{6})", line) for line in turn.text.split("\n")]
+    shares = rows[0] if form == "soft-choice" else [row[0] for row in rows]
+    found: list[dict[str, Any]] = []
+    for agents, share in zip(turn.candidates, shares, strict=True):
+        said = next(
+            (before for before in debate.turns[index - 1 :: -1] if before.agent == agents[0] and before.asked_to_answer),
+            None,
+        )
+        value = _short(debate.question.style.answer(said.text)) if said else None
+        found.append({"agents": agents, "value": value, "share": float(share)})
+    return found
 
 
 def _votes(one: ScoredDebate, rules: Rules, step: int | None) -> list[dict[str, Any]]:

@@ -68,8 +68,10 @@ class _Data:
         shelves = self.library.shelves
         pairs = list(permutations([id for id, shelf in shelves.items() if shelf.source.kind == "eval"], 2))
         room = self.budget * _FOR_COMPARISONS if pairs else 0.0
-        for id, shelf in shelves.items():
-            self._add_debates(id, shelf, (self.budget - room) / len(shelves))
+        left = self.budget - room
+        by_size = sorted(shelves, key=lambda key: sum(part.entry.size for part in shelves[key].index.parts))
+        for others, id in zip(range(len(shelves), 0, -1), by_size, strict=True):  # what small ones leave is for large ones
+            left -= self._add_debates(id, shelves[id], left / others)
         for key in ("sources", *(f"{page}/{id}" for id in shelves for page in ("source", "metrics"))):
             self.small[key] = encode(self.library.get(key))
         for key in (f"compare/{a}/{b}" for a, b in pairs):  # the first with every other one comes first
@@ -78,9 +80,9 @@ class _Data:
                 break
             self.debates[key] = written
 
-    def _add_debates(self, id: str, shelf: Shelf, budget: float) -> None:
-        """Take debates of the most telling parts first, as many as there is room for."""
-        every, chosen, texts = shelf.index.parts, set[str](), list[dict[str, Any]]()
+    def _add_debates(self, id: str, shelf: Shelf, budget: float) -> float:
+        """Take debates of the most telling parts first, as many as there is room for; returns how much they take."""
+        room, every, chosen, texts = budget, shelf.index.parts, set[str](), list[dict[str, Any]]()
         for part in _telling(every, [alarm["first"] for alarm in shelf.overview.alarms]):
             chosen.add(part.name)
             shelf.index.read(part)
@@ -113,6 +115,7 @@ class _Data:
         rows = self.library.rows(id, [part.name for part in every if part.name in chosen])
         self.small[f"debates/{id}"] = encode(table | {"rows": rows, "matched": len(rows)})
         self.debates[f"said/{id}"] = encode({"debates": texts})
+        return room - max(0.0, budget)
 
     def page(self, start: str) -> str:
         """All of it as one file: scripts and styles inline, each allowed by its hash."""

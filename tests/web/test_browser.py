@@ -323,6 +323,28 @@ def test_the_texts_of_a_vote_stand_as_its_voter_saw_them(viewer):
     viewer.check()
 
 
+def test_soft_votes_say_who_found_what_how_likely(viewer):
+    viewer.go(f"#/source/{ids(viewer)['debates.jsonl']}/debate/debates/9", ".matrix.shares")
+    turns = [json.loads(line) for line in (GOLDEN / "debates.jsonl").read_text().splitlines()][9]["turns"]
+    answers = [re.findall(r"boxed\{(.+)\}", turn["text"])[-1] for turn in turns if "candidates" not in turn]
+    read = """(all) => all.map((row) => [row.cells[0].innerText,
+        [...row.cells].map((cell) => cell.querySelector("[data-share]")?.dataset.share ?? null)])"""
+    shown = viewer.page.eval_on_selector_all(".matrix.shares tbody tr", read)
+    expected = {}
+    for turn in turns:
+        for (agent, *_), line in zip(turn.get("candidates", ()), turn["text"].splitlines(), strict="candidates" in turn):
+            expected[agent, turn["agent"]] = float(line.split()[1])
+    found = {}
+    for agent, (heading, cells) in enumerate(shown):
+        assert heading.startswith(f"Agent {agent}: {answers[agent]} ")
+        found |= {(agent, by): float(share) for by, share in enumerate(cells[1:-1]) if share is not None}
+    assert found == expected
+    assert viewer.text("#turn-5 .chosen").count("%") == 3
+    viewer.page.click(".pairwise summary")
+    viewer.wait(".pairwise .cell >> nth=0")
+    viewer.check()
+
+
 def test_each_vote_that_was_written_opens_itself(viewer):
     """One that was said before, and two that contradict each other, are about the same two agents as another."""
     viewer.go(f"#/source/{ids(viewer)['debates.jsonl']}/debate/debates/0", "#turn-8 .vote")
@@ -407,6 +429,7 @@ def test_axe_finds_nothing_in_the_way_of_anybody(chrome, address, dark, width):
         f"#/source/{run}/question/word-problems-1": ".diff",
         f"#/source/{known['after']}": ".interval",
         f"#/source/{golden}/debate/debates/7": ".matrix",
+        f"#/source/{golden}/debate/debates/9": ".matrix.shares",
         f"#/source/{golden}/debate/debates/0?vote=7-0>3": "dialog .judged",
         f"#/compare/{evals}": "td .change",
         "#/nowhere": ".failed",

@@ -17,7 +17,7 @@ FILES = [GOLDEN / name for name in ("worked.jsonl", "debates.jsonl", "before.jso
 
 # Everything of a debate that is on the page, read from what a person sees or points at.
 READ = """() => ({
-  cells: [...document.querySelectorAll(".matrix .cell")].map((one) => [one.dataset.vote, one.innerText.trim()]),
+  cells: [...document.querySelectorAll(".matrix .cell[data-vote]")].map((one) => [one.dataset.vote, one.textContent.trim()]),
   rewards: [...document.querySelectorAll(".turn")].map((turn) => [...turn.querySelectorAll(".reward")].map(
     (one) => [one.dataset.stream, one.dataset.value, one.dataset.advantage, one.querySelector("b").innerText])),
   credit: [...document.querySelectorAll(".turn")].map((turn) => [...turn.querySelectorAll(".text.raw > .credit")].map(

@@ -163,6 +163,22 @@ def test_work_grows_with_the_debates_and_no_faster(made, tmp_path):
     assert ninety - fifty < 1.01 * (fifty - ten)
 
 
+def test_what_small_sources_leave_is_for_large_ones(made, tmp_path):
+    line = next((made / "debates" / "said.jsonl").open("rb"))
+    for name, count in (("a", 60), ("b", 1), ("c", 1)):
+        (tmp_path / f"{name}.jsonl").write_bytes(count * line)
+    paths = [tmp_path / f"{name}.jsonl" for name in "abc"]
+    whole = _debates(export_page(paths, tmp_path / "whole.html", max_mb=100))
+    room = sum(map(len, whole.values())) * 1.01
+    assert len(whole) == 62
+    assert _debates(export_page(paths, tmp_path / "tight.html", max_mb=room / 1e6)) == whole
+
+
+def _debates(path):
+    data = Page(path.read_text()).data
+    return {key: encode(value) for key, value in data.items() if key.startswith("debate/")}
+
+
 def test_the_report_is_the_page_about_the_run(own):
     run = Run(own / "runs" / "parrot")
     for step, names in ((4, []), (5, ["format collapse"]), (6, ["format collapse"])):

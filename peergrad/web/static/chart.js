@@ -42,9 +42,12 @@
     </figure>`;
   }
 
+  // What comes after the last colour has the first colour again and another dash.
+  const dashOf = (index) => DASHES[(index + Math.floor(index / COLOURS)) % DASHES.length];
+
   function Swatch({ index }) {
     return html`<svg class="swatch" viewBox="0 0 26 8" aria-hidden="true">
-      <path class="line" d="M0 4H26" stroke-dasharray=${DASHES[index % COLOURS].join(" ")} />
+      <path class="line" d="M0 4H26" stroke-dasharray=${dashOf(index).join(" ")} />
     </svg>`;
   }
 
@@ -116,7 +119,7 @@
       label: String(index),
       stroke: colour(`--s${index % COLOURS}`) + (faint ? "55" : ""),
       width: faint ? 1 : 2,
-      dash: faint ? [] : DASHES[index % COLOURS],
+      dash: faint ? [] : dashOf(index),
       spanGaps: lines.length > 1, // other lines may have other steps; null stays a gap
       points: { show: (u) => !faint && u.data[0].length < 40, size: 5 },
     });

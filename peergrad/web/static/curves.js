@@ -73,6 +73,8 @@
     const [loaded, setLoaded] = useState({});
     const ready = sources.filter((source) => loaded[source.id]?.metrics && loaded[source.id]?.detail);
     const charts = useMemo(() => overlaid(ready.map((source) => ({ source, ...loaded[source.id] }))), [ready.map((one) => one.id).join(), loaded]);
+    const last = (source) => source.name.split("/").at(-1);
+    const name = new Set(sources.map(last)).size === sources.length ? last : shortName;
     return html`<div class="overlay">
       ${sources.map((source) => html`<${Load} key=${source.id} id=${source.id}
         onLoad=${(data) => setLoaded((old) => ({ ...old, [source.id]: data }))} />`)}
@@ -82,7 +84,7 @@
       ${!charts.length && html`<${Waiting} state=${{}} what="curves" />`}
       <${Groups} charts=${charts.filter((chart) => !query.group || chart.group === query.group)}
         draw=${(chart) => html`<${Chart} ...${chart}
-          lines=${chart.lines.map((line) => ({ ...line, label: shortName(line.source) }))}
+          lines=${chart.lines.map((line) => ({ ...line, label: name(line.source) }))}
             smooth=${Number(query.smooth) || 0} log=${query.log === "1"} />`} />
     </div>`;
   }

@@ -2,7 +2,7 @@
 
 "use strict";
 {
-  const { CreditText, Grade, Name, Text, VoteChip, address, count, html, many, readHash, said, signed, useEffect, useRef, useState, words } = pg;
+  const { CreditText, Grade, Name, Text, VoteChip, address, count, html, many, percent, readHash, said, signed, useEffect, useRef, useState, words } = pg;
 
   function Turn({ debate, turn, view, stream, largest, find, target }) {
     const box = useRef(null);
@@ -32,6 +32,7 @@
       ${turn.tolerated && html`<p class="problem mild">Not in the exact form</p>`}
       ${view === "credit" && !judge ? html`<${CreditText} ...${{ turn, stream, largest }}
         names=${debate.streams.map((one) => one.name)} tokens=${query.tokens === "1"} />`
+        : view === "" && turn.shares ? html`<${Shares} shares=${turn.shares} />`
         : view === "raw" || !turn.sections.length ? html`<div class="raw"><${Text} text=${turn.text} find=${find} /></div>`
         : html`<${Sections} turn=${turn} find=${find} />`}
       <${Votes} debate=${debate} turn=${turn} />
@@ -48,6 +49,13 @@
         ${words(section.name)}</dt><dd>${empty ? html`<span class="none">${text || "–"}</span>` : html`<${Text} text=${text}
           find=${find} />`}</dd></div>`;
     })}</dl>`;
+  }
+
+  // What it found of each candidate, where it was asked for no words.
+  function Shares({ shares }) {
+    return html`<ul class="chosen">${shares.map(({ agents, value, share }) => html`<li key=${agents.join()}><b>
+      ${percent(share)}</b> ${value !== null && html`<span class="answer"><${Name} text=${value} /></span> `}<span class="soft">
+        of Agent ${agents.join(", ")}</span></li>`)}</ul>`;
   }
 
   function Votes({ debate, turn }) {

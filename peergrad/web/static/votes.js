@@ -2,7 +2,7 @@
 
 "use strict";
 {
-  const { Dialog, Grade, Text, html, setQuery, signed } = pg;
+  const { Dialog, Grade, Name, Text, html, percent, setQuery, signed } = pg;
 
   const WHY = {
     self_vote: "names its own author",
@@ -34,7 +34,8 @@
     const pairs = counted.map(({ a, b }) => [Math.min(a, b), Math.max(a, b)]).sort((x, y) => x[0] - y[0] || x[1] - y[1]);
     const rows = [...new Map(pairs.map((pair) => [pair.join(), pair])).values()];
     const voters = debate.seats.map((seat) => seat.agent);
-    return html`<div class="scroll"><table class="matrix" data-round=${round}>
+    const shared = turns.filter((turn) => turn.shares);
+    const pairwise = html`<div class="scroll"><table class="matrix" data-round=${round}>
       <caption>Votes of round ${round + 1}</caption>
       <thead><tr><th scope="col">on</th>${voters.map((agent) => html`<th key=${agent} scope="col"
         class=${`seat${agent % 6}`}>by ${agent}</th>`)}<th scope="col">together</th></tr></thead>
@@ -42,16 +43,48 @@
         ${voters.map((agent) => html`<td key=${agent}><${Cell} ...${{ a, b, agent, turns }}
           votes=${counted.filter((vote) => vote.author === agent && isOn(vote, a, b))} /></td>`)}
         <td class="together">${together(counted.filter((vote) => isOn(vote, a, b)), a, b)}</td></tr>`)}</tbody>
-    </table></div>
-    <${Void} votes=${votes.filter((vote) => !vote.counts)} />`;
+    </table></div>`;
+    return html`${shared.length > 0 ? html`<${ShareMatrix} ...${{ debate, turns: shared, round }} />
+        <details class="pairwise"><summary>The same as ${counted.length} votes on pairs</summary>${pairwise}</details>` : pairwise}
+      <${Void} votes=${votes.filter((vote) => !vote.counts)} />`;
   }
+
+  // Of voters that were asked for no words: a row for each agent and the value it gave, a column for each voter.
+  function ShareMatrix({ debate, turns, round }) {
+    const all = turns.flatMap((turn) => turn.shares.flatMap(({ agents, value, share }) =>
+      agents.map((agent) => ({ agent, value, share, by: turn.agent }))));
+    const rows = [...new Map(all.map((one) => [one.agent, one])).values()].sort((x, y) => x.agent - y.agent);
+    const best = debate.protocol.settings.ballot_form === "soft-choice";
+    const right = (agent) => debate.turns.findLast((turn) => turn.agent === agent && turn.turn < turns[0].turn)?.grade?.right ?? null;
+    return html`<div class="scroll" tabindex="0"><table class="matrix shares">
+      <caption>How likely each voter of round ${round + 1} found each answer to be ${best ? "the best" : "right"}</caption>
+      <thead><tr><th scope="col">asked about</th>${turns.map((turn) => html`<th key=${turn.turn} scope="col"
+        class=${`seat${turn.agent % 6}`}>by ${turn.agent}</th>`)}<th scope="col">mean</th></tr></thead>
+      <tbody>${rows.map(({ agent, value }) => html`<tr key=${agent}><th scope="row">Agent ${agent}: ${value === null
+          ? html`<span class="none">no value</span>` : html`<span class="answer"><${Name} text=${value} /></span>`}
+          ${" "}<${Grade} right=${right(agent)} words=${false} /></th>
+        ${turns.map((turn) => html`<td key=${turn.turn}><${Share} self=${turn.agent === agent}
+          share=${all.find((one) => one.agent === agent && one.by === turn.agent)?.share} /></td>`)}
+        <td class="together">${percent(meanShare(all.filter((one) => one.agent === agent)))}</td></tr>`)}</tbody>
+    </table></div>`;
+  }
+
+  function Share({ share, self }) {
+    if (share === undefined) return html`<span class="none" title=${self ? "about itself nobody votes" : "was not asked"}>
+      ${self ? "·" : "–"}</span>`;
+    return html`<span class=${`cell ${share > 0.5 ? "first" : "second"}`} data-share=${share}
+      style=${{ "--strength": Math.abs(2 * share - 1) }}>${percent(share)}</span>`;
+  }
+
+  const meanShare = (votes) => votes.reduce((sum, { share }) => sum + share, 0) / votes.length;
 
   const isOn = (vote, a, b) => (vote.a === a && vote.b === b) || (vote.a === b && vote.b === a);
 
   function Cell({ a, b, agent, turns, votes }) {
     if (votes.length) {
       return votes.map((vote) => html`<button key=${vote.key}
-        class=${`cell ${vote.op === "=" ? "tie" : vote.a === a ? "first" : "second"}`} data-vote=${vote.key}
+        class=${`cell ${vote.op === "=" || vote.strength === 0 ? "tie" : vote.a === a ? "first" : "second"}`}
+        style=${{ "--strength": vote.strength }} data-vote=${vote.key}
         title=${`Agent ${vote.author}: ${said(vote)}${vote.copied ? "; copied from the prompt or the seats" : ""}`}
           onClick=${() => openVote(vote)}>${said(vote)}<small>${strength(vote)}</small></button>`);
     }
