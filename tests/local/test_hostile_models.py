@@ -115,7 +115,7 @@ def test_a_chat_template_that_turns_hostile_later_is_refused_then():
 def test_a_chat_template_that_is_no_text_is_refused(folder, template):
     (folder / "chat_template.jinja").unlink(missing_ok=True)
     change(folder / "tokenizer_config.json", chat_template=template)
-    with pytest.raises(UserError, match="^model: .*chat_template is no text"):
+    with pytest.raises(UserError, match=r"^model: .*chat_template is no text"):
         load_chat(str(folder))
 
 
@@ -134,7 +134,7 @@ def test_what_ended_the_process_that_renders_is_said(tmp_path, monkeypatch, ends
 
 
 def test_a_chat_template_sees_no_key(monkeypatch):
-    """It is rendered elsewhere, by a process that holds none, and for many dialogues at once."""
+    """It is rendered elsewhere, by a process with none in its environment, and for many dialogues at once."""
     begun, real = [], subprocess.run
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     monkeypatch.setattr(subprocess, "run", lambda *args, **more: (begun.append(more), real(*args, **more))[1])

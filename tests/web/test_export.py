@@ -148,7 +148,7 @@ def test_two_transcripts_are_compared(own, tmp_path):
         ("full is /home/John Smith/runs/x now", "full is …/x now"),
         ("at /home/John Smith now", "at /~ now"),
         ("no file: '/srv/Alice Doe/my words'", "no file: '…/my words'"),
-        ('no file: "/srv/Alice O\'Hara/x" or \'/srv/b c/y\'', "no file: \"…/x\" or '…/y'"),
+        ("no file: \"/srv/Alice O'Hara/x\" or '/srv/b c/y'", "no file: \"…/x\" or '…/y'"),
         ("file:///srv/alice/x", "…/x"),
         ("../../alice/runs", "…/runs"),
         ("of ../alice/runs too", "of …/runs too"),
@@ -159,9 +159,12 @@ def test_two_transcripts_are_compared(own, tmp_path):
 )
 def test_of_a_path_the_last_name_is_shown(own, tmp_path, monkeypatch, said, shown):
     monkeypatch.setenv("HOME", "/home/John Smith")
-    (own / "runs" / "parrot" / "debates" / "step_000002.dropped.json").write_text(json.dumps({"d": said}))
-    page = Page(export_page([own / "runs" / "parrot"], tmp_path / "page.html").read_text())
-    assert [row["problem"] for row in page.only("debates")["rows"] if row["part"] == "step_000002" and row["problem"]] == [shown]
+    settings = own / "runs" / "parrot" / "config.toml"
+    lines = [line for line in settings.read_text().splitlines() if not line.startswith("model =")]
+    lines.insert(lines.index("[engine]") + 1, f"model = {json.dumps(said)}")
+    settings.write_text("\n".join(lines))
+    page = Page(export_page([settings.parent], tmp_path / "page.html").read_text())
+    assert [one["value"] for one in page.only("source")["settings"] if one["name"] == "model"] == [shown]
 
 
 def test_a_bound_keeps_the_ends(own, tmp_path):

@@ -4,8 +4,8 @@ A template is a program, and comes with a model that anybody may have made. It s
 it has little to say: dialogues of about one length are rendered together, in a fresh process, and remembered. A copy of this
 process would not do: made beside threads, it may wait for a lock that nobody will release (docs/log.md).
 
-What keeps a template from files and keys is the sandbox of jinja. That the process has no keys in its environment is a second
-line only: it runs as the same user, who may read the environment of the process that began it.
+What keeps a template from files and keys is the sandbox of jinja. That the process has no keys in its environment comes
+second: it runs as the same user, who may read the environment of the process that began it.
 """
 
 from __future__ import annotations
