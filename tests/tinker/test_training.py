@@ -190,8 +190,10 @@ def test_notes_of_a_folder_end_where_a_new_run_begins(server, tmp_path):
         (one / "step_1").rename(tmp_path / "old")
         await engine.save(one / "step_2")
         await engine.load(one / "step_2")
-        await engine.load(tmp_path / "old")
         await engine.close()
+        again = Tinker(at)
+        await again.load(tmp_path / "old")
+        await again.close()
 
     asyncio.run(save_and_load())
 
