@@ -17,6 +17,8 @@ from starlette.responses import JSONResponse
 from peergrad.config import preset
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.transcript import read_file
+from peergrad.engines.base import EngineConfig
+from peergrad.engines.tinker.engine import Tinker
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.training import train_run
 from peergrad.settings import changed
@@ -147,6 +149,53 @@ def test_the_client_is_killed(whole, server, processes, tmp_path, cache):
     while (states(server) - before) - named:
         assert time.monotonic() < end, (states(server) - before, named)
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("moved", ["a new run", "another run", "a copy"])
+def test_a_run_that_was_moved_keeps_its_checkpoints(server, tmp_path, moved):
+    """Another run in its old place does not take what it has kept at the service for its own."""
+    one, two = tmp_path / "peer" / "checkpoints", tmp_path / "peer-2" / "checkpoints"
+    at = EngineConfig(model=str(PARROT), base_url=server.url, deadline_s=120)
+
+    async def save_and_load():
+        engine = Tinker(at)
+        await engine.save(one / "step_1")
+        if moved == "another run":
+            await engine.save(two / "step_1")
+        one.parent.rename(tmp_path / "old")
+        if moved == "another run":
+            two.parent.rename(one.parent)
+        elif moved == "a copy":
+            shutil.copytree(tmp_path / "old", one.parent)
+        await engine.save(one / "step_2")
+        if moved == "a copy":
+            shutil.rmtree(one / "step_1")
+        await engine.load(one / "step_2")
+        await engine.close()
+        again = Tinker(at)
+        await again.load(tmp_path / "old" / "checkpoints" / "step_1")
+        await again.close()
+
+    asyncio.run(save_and_load())
+
+
+def test_notes_of_a_folder_end_where_a_new_run_begins(server, tmp_path):
+    """The folder may be the same to the system: an id of one that was removed is given again."""
+    one = tmp_path / "peer" / "checkpoints"
+    at = EngineConfig(model=str(PARROT), base_url=server.url, deadline_s=120)
+
+    async def save_and_load():
+        engine = Tinker(at)
+        await engine.save(one / "step_1")
+        (one / "step_1").rename(tmp_path / "old")
+        await engine.save(one / "step_2")
+        await engine.load(one / "step_2")
+        await engine.close()
+        again = Tinker(at)
+        await again.load(tmp_path / "old")
+        await again.close()
+
+    asyncio.run(save_and_load())
 
 
 @pytest.mark.parametrize(

@@ -126,8 +126,14 @@ class Tinker:
         client = await self._training()
         name = f"{path.name.strip('.').removesuffix('.part')}-{secrets.token_hex(4)}"
         state = await self._connection.wait("the checkpoint", (await client.save_state_async(name)).result_async())
-        self._kept.add(path.parent, state.path)
-        await asyncio.to_thread(_write, path, {"path": state.path, "model": self._model})
+        await asyncio.to_thread(self._keep, path, state.path)
+
+    def _keep(self, path: Path, state: str) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        if not _states(path.parent):
+            self._kept.begin(path.parent)
+        self._kept.add(path.parent, state)
+        _write(path, {"path": state, "model": self._model})
 
     def forget(self, path: Path) -> None:
         """The service lets go of a checkpoint that it was had to keep for the run in this very folder, by this person."""
@@ -280,7 +286,6 @@ def _own_context(folder: str) -> int:
 
 
 def _write(folder: Path, note: dict[str, str]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     (folder / CHECKPOINT).write_text(json.dumps(note, indent=2))
 
 

@@ -8,11 +8,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 from pathlib import Path
 
 
 class Kept:
-    """The states of runs by the folder that their checkpoints are in. Killed runs are known to later processes."""
+    """The states of runs by the folder that their checkpoints are in. Killed runs are known to later processes.
+
+    A folder that took the place of another, by a move or as a copy, is not that folder.
+    """
 
     def __init__(self) -> None:
         root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -24,6 +28,12 @@ class Kept:
         with contextlib.suppress(OSError):  # then it is known to this process alone
             note.parent.mkdir(parents=True, exist_ok=True)
             note.write_text(state)
+
+    def begin(self, folder: Path) -> None:
+        """A new run begins here. What a run that was here before had kept is that run's, wherever it lies now."""
+        place = self._note(folder, "").parent
+        self._here = {(at, state) for at, state in self._here if at != place}
+        shutil.rmtree(place, ignore_errors=True)
 
     def take(self, folder: Path, state: str) -> bool:
         """Whether a state may be removed. It is no longer known."""
@@ -43,5 +53,6 @@ class Kept:
         return []
 
     def _note(self, folder: Path, state: str) -> Path:
-        place, name = (hashlib.sha256(os.fsencode(text)).hexdigest() for text in (folder.resolve(), state))
+        where = f"{folder.resolve()}\n{folder.stat().st_ino}"
+        place, name = (hashlib.sha256(os.fsencode(text)).hexdigest() for text in (where, state))
         return self._root / place / name
