@@ -66,7 +66,10 @@ class _Data:
 
     def __post_init__(self) -> None:
         shelves = self.library.shelves
-        pairs = list(permutations([id for id, shelf in shelves.items() if shelf.source.kind == "eval"], 2))
+        parts = {id: len(shelf.source.parts()) for id, shelf in shelves.items()}  # none: it has only begun
+        evals = [id for id, shelf in shelves.items() if shelf.source.kind == "eval" and parts[id]]
+        alike = len(shelves) == 2 and all(parts[id] == 1 or id in evals for id in shelves)  # such as two transcripts
+        pairs = list(permutations(shelves if alike else evals, 2))
         room = self.budget * _FOR_COMPARISONS if pairs else 0.0
         for id, shelf in shelves.items():
             self._add_debates(id, shelf, (self.budget - room) / len(shelves))

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import sqlite3
@@ -40,8 +41,12 @@ _FIND_S = 2.0
 _SLICE_S = 0.5  # of the indexer's time for one source, before others have their turn
 _GROWING_S = 10.0
 _SAID = {"text", "question", "answer", "answers", "asked", "reason", "error", "tokens", "credit", "streams", "votes"}
-# An absolute path: all that there is, with whatever spaces, or a word within a sentence.
-_PLACE = re.compile(r"^/[^:;\n]*/([^/:;\n]+)$|(?<![\w/<>.~)}\]])/(?!/)(?:[^/\s'\"`,;:]+/)*([^/\s'\"`,;:]+)")
+# A path from the root or from above: all that there is or what stands in quotes, with whatever spaces, or a word.
+_PLACE = re.compile(
+    r"^(?:\.\.)?/[^:;\n]*/([^/:;\n]+)$"
+    r"|(?<=(['\"]))(?:\.\.)?/(?:(?!\2)[^\n])*/((?:(?!\2)[^/\n])+)(?=\2)"
+    r"|(?<![\w/<>.~)}\]])(?:\.\.)?/(?!/)(?:[^/\s'\"`,;:]+/)+([^/\s'\"`,;:]+)"
+)
 _FILES = ("run.json", "eval.json", "config.toml", "metrics.jsonl", "result.json", "time.jsonl")
 
 
@@ -204,7 +209,9 @@ class Library:
             return value
         for shelf in self.shelves.values():
             value = value.replace(str(shelf.source.path), shelf.source.name)
-        return _PLACE.sub(r"…/\1\2", value)
+        if (home := os.path.expanduser("~"))[1:]:  # its name may have spaces
+            value = re.sub(rf"(?<![\w.]){re.escape(home)}(?![\w.-])", "/~", value)
+        return _PLACE.sub(lambda found: f"…/{found[found.lastindex or 0]}", value.replace("file:///", "/"))
 
     def _shelf(self, id: str) -> Shelf:
         if id not in self.shelves:

@@ -125,6 +125,48 @@ def test_evaluations_are_compared_whatever_lies_beside_them(made, own, tmp_path,
     assert sum(len(json.dumps(tight.data[key])) for key in kept) < 0.05e6
 
 
+def test_an_evaluation_that_has_only_begun_is_compared_with_none(own, tmp_path):
+    for path in (own / "evals" / "after" / "debates").iterdir():
+        path.unlink()
+    for more in ([], [own / "runs"], [own / "debates"]):
+        page = Page(export_page([own / "evals", *more], tmp_path / "page.html").read_text())
+        assert not [key for key in page.data if key.startswith("compare/")]
+
+
+def test_two_transcripts_are_compared(own, tmp_path):
+    shutil.copy(own / "debates" / "said.jsonl", own / "debates" / "again.jsonl")
+    page = Page(export_page([own / "debates"], tmp_path / "page.html").read_text())
+    ids = [source["id"] for source in page.data["sources"]["sources"]]
+    assert [key for key in page.data if key.startswith("compare/")] == [f"compare/{a}/{b}" for a, b in permutations(ids)]
+    assert page.data[f"compare/{ids[0]}/{ids[1]}"]["counts"]["same"] == 9
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("/home/John Smith/my words", "…/my words"),
+        ("full is /home/John Smith/runs/x now", "full is …/x now"),
+        ("at /home/John Smith now", "at /~ now"),
+        ("no file: '/srv/Alice Doe/my words'", "no file: '…/my words'"),
+        ("no file: \"/srv/Alice O'Hara/x\" or '/srv/b c/y'", "no file: \"…/x\" or '…/y'"),
+        ("file:///srv/alice/x", "…/x"),
+        ("../../alice/runs", "…/runs"),
+        ("of ../alice/runs too", "of …/runs too"),
+        ("Think. /no_think", "Think. /no_think"),
+        ("/no_think", "/no_think"),
+        ("and/or 1/2 https://host.example/a/b", "and/or 1/2 https://host.example/a/b"),
+    ],
+)
+def test_of_a_path_the_last_name_is_shown(own, tmp_path, monkeypatch, said, shown):
+    monkeypatch.setenv("HOME", "/home/John Smith")
+    settings = own / "runs" / "parrot" / "config.toml"
+    lines = [line for line in settings.read_text().splitlines() if not line.startswith("model =")]
+    lines.insert(lines.index("[engine]") + 1, f"model = {json.dumps(said)}")
+    settings.write_text("\n".join(lines))
+    page = Page(export_page([settings.parent], tmp_path / "page.html").read_text())
+    assert [one["value"] for one in page.only("source")["settings"] if one["name"] == "model"] == [shown]
+
+
 def test_a_bound_keeps_the_ends(own, tmp_path):
     run = Run(own / "runs" / "parrot")
     said = list(read_file(own / "debates" / "said.jsonl"))
