@@ -7,10 +7,11 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 
 import pytest
 
-from peergrad import UserError
+from peergrad import EngineError, UserError
 from peergrad.debate.types import Message
 from peergrad.engines.local.engine import Local
 from peergrad.engines.local.fetch.models import resolve
@@ -110,8 +111,30 @@ def test_a_chat_template_that_turns_hostile_later_is_refused_then():
         chat.prompt([*exchange * 20, Message("user", "u")])
 
 
+@pytest.mark.parametrize("template", [{"default": ["x"]}, [{"name": "default", "template": ["x"]}]])
+def test_a_chat_template_that_is_no_text_is_refused(folder, template):
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    change(folder / "tokenizer_config.json", chat_template=template)
+    with pytest.raises(UserError, match=r"^model: .*chat_template is no text"):
+        load_chat(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("ends", "says"), [("echo oh no >&2; exit 1", r"exited with 1 \(oh no\)"), ("kill -9 $$", "was ended by signal 9")]
+)
+def test_what_ended_the_process_that_renders_is_said(tmp_path, monkeypatch, ends, says):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{ends}\n")
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    one = copy.deepcopy(tokenizer())
+    one.chat_template += "{# rendered by a process that ends: " + ends + " #}"
+    with pytest.raises(EngineError, match=f"^model: the process that renders its chat template {says}"):
+        Chat(one)
+
+
 def test_a_chat_template_sees_no_key(monkeypatch):
-    """It is rendered elsewhere, by a process that holds none, and for many dialogues at once."""
+    """It is rendered elsewhere, by a process with none in its environment, and for many dialogues at once."""
     begun, real = [], subprocess.run
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     monkeypatch.setattr(subprocess, "run", lambda *args, **more: (begun.append(more), real(*args, **more))[1])

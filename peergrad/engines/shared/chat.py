@@ -181,6 +181,8 @@ def _template(tokenizer: Any) -> Template:
         text = tokenizer.get_chat_template()
     except ValueError as error:  # several, and none of them the usual one
         raise UserError(f"model: its tokenizer has no chat template to go by ({first_line(error)})") from None
+    if not isinstance(text, str):
+        raise UserError(f"model: its tokenizer's chat_template is no text but {type(text).__name__}; get the model again")
     names = tokenizer.special_tokens_map | {"enable_thinking": False}
     return template_of(text, json.dumps(names, default=str))
 

@@ -52,8 +52,8 @@ def _limit() -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     seconds = math.ceil(used.ru_utime + used.ru_stime) + _CPU_S
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    with contextlib.suppress(ValueError, OSError), open("/proc/self/statm") as pages:
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # the first ends it by a signal of its own
+    with contextlib.suppress(ValueError, OSError), open("/proc/self/statm") as pages:  # Linux alone says so
         most = int(pages.read().split()[0]) * resource.getpagesize() + _BYTES
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 

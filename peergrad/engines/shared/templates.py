@@ -1,14 +1,18 @@
-"""Chat templates, rendered in a process of their own, which may neither run for long nor take much memory.
+"""Chat templates, rendered in a process of their own, which may not run for long nor, on Linux, take much memory.
 
 A template is a program, and comes with a model that anybody may have made. It sees no words, only who speaks after whom, so
 it has little to say: dialogues of about one length are rendered together, in a fresh process, and remembered. A copy of this
 process would not do: made beside threads, it may wait for a lock that nobody will release (docs/log.md).
+
+What keeps a template from files and keys is the sandbox of jinja. That the process has no keys in its environment comes
+second: it runs as the same user, who may read the environment of the process that began it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -60,12 +64,17 @@ class Template:
             # In a session of its own: Ctrl-C is for this process.
             done = subprocess.run(command, env=env, start_new_session=True, check=True, **said)
         except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
-            code = error.returncode if isinstance(error, subprocess.CalledProcessError) else None
+            code = error.returncode if isinstance(error, subprocess.CalledProcessError) else -signal.SIGXCPU
+            said = (error.stderr or b"").decode(errors="replace").strip().rpartition("\n")[2]
             if code == DID_NOT_START:
-                why = (error.stderr or b"").decode(errors="replace").strip().rpartition("\n")[2]
-                raise EngineError(f"model: the process that renders its chat template can't be started ({why})") from None
-            why = "takes too much memory" if code == TOO_MUCH else "does not end"
-            raise UserError(f"model: its chat template {why}; use another model, or mend chat_template") from None
+                raise EngineError(f"model: the process that renders its chat template can't be started ({said})") from None
+            if why := {TOO_MUCH: "takes too much memory", -signal.SIGXCPU: "does not end"}.get(code):
+                raise UserError(f"model: its chat template {why}; use another model, or mend chat_template") from None
+            how = f"was ended by signal {-code}" if code < 0 else f"exited with {code}"
+            raise EngineError(
+                f"model: the process that renders its chat template {how}{said and f' ({said[:200]})'}; "
+                "try again, or use another model"
+            ) from None
         return dict(zip(shapes, map(tuple, json.loads(done.stdout)), strict=True))
 
 
