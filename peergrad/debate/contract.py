@@ -165,8 +165,10 @@ def _sections_after_thinking(text: str, contract: Contract, order: Order) -> tup
 _SIGNS = "<>=!~≈≠≤≥≺≻"
 _THINK = "</?[tT][hH][iI][nN][kK]>"
 _BLANK = r" \t\r\f\v\u00a0\u2000-\u200a\u202f\u205f\u3000"
-_GAP = rf"[{_BLANK}*_`]*+(?:{_THINK}[{_BLANK}*_`]*+)*+"  # between a name and an operator: also emphasis, thinking markers
-_OP = rf"(?:(?!{_THINK})[{_SIGNS}])++"
+# Atomic where a group is repeated: up to Python 3.11.4 a possessive group forgets where it was when it fails half-way
+# (gh-106052), and votes written with < are lost.
+_GAP = rf"[{_BLANK}*_`]*+(?>(?:{_THINK}[{_BLANK}*_`]*+)*)"  # between a name and an operator: also emphasis, thinking markers
+_OP = rf"[{_SIGNS}]+(?!(?<=<){_THINK[1:]})"  # not the first letter of a thinking marker, which only the last sign may be
 _ENT = rf"[eE][nN][tT]{_GAP}"
 _ID = r"[-+#]?[^\W_]++(?!\.?[^\W_])"
 

@@ -18,7 +18,7 @@ _OPENING = (
 _CLOSED = "system|user|assistant|human|developer|model|tool|function|instructions?|inst|sys|s|bos|eos|pad|unk|mask"
 _END = r"\s*+[/／]?[>＞]"
 # The look-ahead for a letter is for speed: most brackets are none of these.
-_TAG = re.compile(rf"[<＜]\s*+[/／]?\s*+(?=[a-z])(?:(?:{_OPENING})(?!\w)(?:{_END})?+|(?:{_CLOSED}){_END})", re.IGNORECASE)
+_TAG = re.compile(rf"[<＜]\s*+[/／]?\s*+(?=[a-z])(?:(?:{_OPENING})(?!\w)(?:{_END})?|(?:{_CLOSED}){_END})", re.IGNORECASE)
 _SPECIAL = re.compile(r"[<＜]([|｜][^<>＜＞|｜\n]*+[|｜])[>＞]")
 _INST = re.compile(
     r"\[(/?(?:(?i:INST|SYS|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS)|THINK|TOOL_CONTENT|CALL_ID|ARGS))\]"
