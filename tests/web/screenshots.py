@@ -25,7 +25,7 @@ def pages(known: dict[str, str]) -> dict[str, tuple[str, str]]:
         "debates": (f"#/source/{run}/debates?part=step_000008", "table.debates"),
         "debate": (debate, ".matrix"),
         "credit": (f"{debate}?view=credit", ".turn .credit"),
-        "vote": (f"{debate}?vote=4-0-2", "dialog .judged"),
+        "vote": (f"{debate}?vote=4-0>2", "dialog .judged"),
         "across-steps": (f"#/source/{run}/question/word-problems-1", ".diff ins"),
         "compare": (f"#/compare/{known['before']}/{known['after']}", "table.list"),
     }
