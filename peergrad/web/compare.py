@@ -57,7 +57,7 @@ def _side(index: Index, name: str) -> tuple[str, dict[Any, dict[str, Any]]]:
     """A part, and its first debate about each question, by the question."""
     names = [part.name for part in index.parts]
     part = name or next(iter(names), "")
-    if part not in names:
+    if name and name not in names:
         raise UserError(f"part: {name[:80]!r} is none of it; it has {', '.join(names[:12]) or 'no debates yet'}")
     rows: dict[Any, dict[str, Any]] = {}
     for row in rows_of(index, part):

@@ -117,11 +117,16 @@ def test_it_does_not_say_where_on_this_machine_things_lie(made, tmp_path):
 def test_evaluations_are_compared_whatever_lies_beside_them(made, own, tmp_path, server):
     for name in "xy":
         shutil.copytree(made / "evals" / "after", own / "evals" / name)
+    shutil.rmtree(own / "evals" / "y" / "debates")  # its numbers are left
     page = Page(export_page([own], tmp_path / "page.html").read_text())
     order = [source["id"] for source in page.data["sources"]["sources"] if source["kind"] == "eval"]
     compared = [key.split("/")[1:] for key in page.data if key.startswith("compare/")]
     assert compared == [[a, b] for a, b in permutations(order, 2)]
-    tight = Page(export_page([own], tmp_path / "tight.html", max_mb=0.1).read_text())
+    (y,) = [source["id"] for source in page.data["sources"]["sources"] if source["name"].endswith("/y")]
+    numbers = page.data[f"compare/{order[0]}/{y}"]
+    assert (numbers["counts"]["shared"], numbers["questions"]) == (0, [])
+    assert "debate/winner" in {row["name"] for row in numbers["summary"]}
+    tight = Page(export_page([own], tmp_path / "tight.html", max_mb=0.08).read_text())
     kept = [key for key in tight.data if key.startswith("compare/")]
     assert 0 < len(kept) < len(compared)
     assert sum(len(json.dumps(tight.data[key])) for key in kept) < 0.05e6
