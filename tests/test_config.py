@@ -183,7 +183,7 @@ def command(*args, cwd):
     ("args", "says"),
     [
         (("--preset", "mth"), "did you mean 'math'?"),
-        (("--preset", "math"), "task: is not set; give a dataset (arithmetic, gsm8k, "),
+        (("--preset", "math"), "task: is not set; give a dataset (arithmetic, sums, gsm8k, "),
         (("--agents", "0"), "agents: 0 is not possible"),
         (("--agens", "4"), "--agents"),
         (("--agents", "x"), "--agents"),
