@@ -66,8 +66,9 @@ class _Data:
 
     def __post_init__(self) -> None:
         shelves = self.library.shelves
-        parts = {id: len(shelf.source.parts()) for id, shelf in shelves.items()}  # none: it has only begun
-        evals = [id for id, shelf in shelves.items() if shelf.source.kind == "eval" and parts[id]]
+        parts = {id: len(shelf.source.parts()) for id, shelf in shelves.items()}
+        evals = [id for id, shelf in shelves.items() if shelf.source.kind == "eval"]
+        evals = [id for id in evals if parts[id] or shelves[id].overview.result]  # else it has only begun
         alike = len(shelves) == 2 and all(parts[id] == 1 or id in evals for id in shelves)  # such as two transcripts
         pairs = list(permutations(shelves if alike else evals, 2))
         room = self.budget * _FOR_COMPARISONS if pairs else 0.0

@@ -30,6 +30,7 @@ def killed_while_it_samples_ahead(out, log):
     return wait(child(work, log))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("older", ["there", "gone"])
 def test_a_batch_sampled_ahead_is_sampled_again_by_the_policy_that_began_it(tmp_path, older):
     log = tmp_path / "log"

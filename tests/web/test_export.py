@@ -135,6 +135,7 @@ def test_evaluations_are_compared_whatever_lies_beside_them(made, own, tmp_path,
 def test_an_evaluation_that_has_only_begun_is_compared_with_none(own, tmp_path):
     for path in (own / "evals" / "after" / "debates").iterdir():
         path.unlink()
+    (own / "evals" / "after" / "result.json").unlink()
     for more in ([], [own / "runs"], [own / "debates"]):
         page = Page(export_page([own / "evals", *more], tmp_path / "page.html").read_text())
         assert not [key for key in page.data if key.startswith("compare/")]
