@@ -37,6 +37,8 @@ class HeldOutConfig:
     """Questions to evaluate on, if not the last of the task's: the same forms as task."""
     eval_debates: Annotated[int, Range(0)] = 0
     """How many of them are also debated when evaluating."""
+    eval_samples: Annotated[int, Range(0)] = 0
+    """How many answers are sampled to each, too, as in self-play: how often one is right, and what most of them say."""
     eval_mode: Literal["debate", "role-averaged"] = "debate"
     """Debated by the policy with itself; or once for every seat, with the policy in it and its base model in the others."""
 

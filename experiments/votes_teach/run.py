@@ -2,8 +2,8 @@
 
     python experiments/votes_teach/run.py --model MODEL --data DIR --out runs/votes_teach --arms peer,shuffled --seeds 0,1,2
 
-``--data`` has gsm8k_train.jsonl.gz and gsm8k_test.jsonl.gz, and svamp.jsonl.gz and aime2024.jsonl if these are to be
-measured too. Without it the datasets are fetched by name. The model is loaded once. Every run and evaluation resumes: give
+``--data`` has gsm8k_train.jsonl.gz and gsm8k_test.jsonl.gz, and the files of the other tests (``TESTS``) that are to be
+measured. Without it the datasets are fetched by name, and judging can't be measured. The model is loaded once. Every run and evaluation resumes: give
 the same command again. Two of them share a GPU well: ``--set kv_gb=24 max_rows=512`` gives each a part of its memory.
 """
 
@@ -36,7 +36,14 @@ from peergrad.tasks.open import open_questions
 from peergrad.terminal.tables import result_text
 
 ARMS = ("peer", "shuffled", "majority", "format", "truth", "parallel")
-TESTS = {"gsm8k": "gsm8k_test.jsonl.gz", "svamp": "svamp.jsonl.gz", "aime": "aime2024.jsonl"}
+TESTS = {
+    "gsm8k": ("gsm8k", "gsm8k_test.jsonl.gz"),
+    "svamp": ("svamp", "svamp.jsonl.gz"),
+    "aime": ("aime", "aime2024.jsonl"),
+    "judge-gsm8k": ("judging", "judge_gsm8k_solutions.jsonl.gz"),
+    "judge-llmbar": ("judging", "judge_llmbar.jsonl.gz"),
+}
+"""What is measured: the task, and its file in ``--data``. Judging is to say which of two answers is right."""
 
 
 def task(name: str, data: Path | None, file: str) -> str:
@@ -54,7 +61,7 @@ def training(args: argparse.Namespace, arm: str, seed: int) -> TrainConfig:
     config = train_settings(["--config", str(Path(__file__).parent / f"{arm}.toml")])
     questions = {
         "task": task("gsm8k", args.data, "gsm8k_train.jsonl.gz"),
-        "eval_task": task("gsm8k", args.data, TESTS["gsm8k"]),
+        "eval_task": task("gsm8k", args.data, TESTS["gsm8k"][1]),
     }
     given = {"model": args.model, "seed": seed, "out": args.out / f"{arm}-{seed}"} | questions
     given |= {"steps": args.steps} if args.steps else {}
@@ -64,7 +71,7 @@ def training(args: argparse.Namespace, arm: str, seed: int) -> TrainConfig:
 def measuring(args: argparse.Namespace, name: str, test: str) -> EvalConfig:
     """The settings of an evaluation of a run, or of ``base``, on a test."""
     model = args.model if name == "base" else str(args.out / name)
-    given = {"model": model, "task": task(test, args.data, TESTS[test]), "mode": "direct", "max_tokens": 512}
+    given = {"model": model, "task": task(TESTS[test][0], args.data, TESTS[test][1]), "mode": "direct", "max_tokens": 512}
     given |= {"questions": args.questions, "samples": args.samples, "sample_temperature": 1.0}
     config = changed(EvalConfig(), given | {"out": args.out / name / "evals" / test}, "run.py")
     return changed(config, known(config, args.set), "--set")
@@ -147,9 +154,11 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     for name, allowed in (("arms", ARMS), ("tests", TESTS)):
         if unknown := {*getattr(args, name)} - {*allowed}:
             parser.error(f"--{name}: {', '.join(sorted(unknown))} is not known; there are {', '.join(allowed)}")
-    needed = ["gsm8k_train.jsonl.gz", TESTS["gsm8k"], *(TESTS[test] for test in args.tests)]
+    needed = ["gsm8k_train.jsonl.gz", TESTS["gsm8k"][1], *(TESTS[test][1] for test in args.tests)]
     if args.data and (missing := [file for file in dict.fromkeys(needed) if not (args.data / file).exists()]):
         parser.error(f"--data: {args.data} has no {' and no '.join(missing)}")
+    if not args.data and (by_file := [test for test in args.tests if TESTS[test][0] == "judging"]):
+        parser.error(f"--tests: {', '.join(by_file)} is a file, which --data has")
     args.set = dict(args.set)
     every = {**flat(TrainConfig()), **flat(EvalConfig())}
     if unknown := args.set.keys() - every.keys():

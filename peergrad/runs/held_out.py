@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from typing import Literal
 
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocol import BaseProtocol
@@ -36,7 +38,9 @@ async def evaluate(plan: Plan, run: Run, at: Progress, policy: Sampler, base: Sa
     batching["deadline_s"] = max(3600.0, batching["deadline_s"])  # all held-out questions may be one call
     async with Batcher(policy, **batching) as sampler:
         if plan.held_out.known:
-            metrics |= await _alone(plan, sampler)
+            metrics |= await _alone(plan, sampler, "direct")
+        if plan.held_out.known and plan.config.held_out.eval_samples:
+            metrics |= await _alone(plan, sampler, "sampled")
         if plan.eval_debates and base:
             async with Batcher(base, **batching) as others:
                 metrics |= await _role_averaged(plan, run, at, sampler, others)
@@ -45,11 +49,15 @@ async def evaluate(plan: Plan, run: Run, at: Progress, policy: Sampler, base: Sa
     return metrics
 
 
-async def _alone(plan: Plan, sampler: Sampler) -> Metrics:
-    protocol = Direct(max_tokens=plan.config.debate.max_tokens, prompts=plan.protocol.prompts)
-    played = await _play(plan, protocol, len(plan.held_out), sampler, "direct/")
+async def _alone(plan: Plan, sampler: Sampler, kind: Literal["direct", "sampled"]) -> Metrics:
+    """Plain answers: one each by the likeliest words, or several each at the temperature of the debates."""
+    debate = plan.config.debate
+    protocol = Direct(max_tokens=debate.max_tokens, prompts=plan.protocol.prompts)
+    if kind == "sampled":
+        protocol = replace(protocol, agents=plan.config.held_out.eval_samples, temperature=debate.temperature)
+    played = await _play(plan, protocol, len(plan.held_out), sampler, f"{kind}/")
     grades = await asyncio.to_thread(turn_grades, played.debates, plan.held_out.grade)
-    name = f"eval/direct/{plan.held_out.name}"
+    name = f"eval/{kind}/{plan.held_out.name}"
     return answer_metrics(grades, name) | {f"{name}/dropped": float(len(played.dropped))}
 
 
