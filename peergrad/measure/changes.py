@@ -11,6 +11,7 @@ CASES = {
     "eval/debate/*/replies/readable": ("eval/debate/*/replies/read", 1),
     "train_*/correct": ("train_*/answers", 1),
     "eval/direct/*/correct": ("eval/direct/*/answers", 1),
+    "eval/sampled/*/correct": ("eval/sampled/*/answers", 1),
     "eval/debate/*/correct": ("eval/debate/*/answers", 1),
     "votes/per_due_turn": ("votes/due_turns", 0),
     "votes/due_turns_with_vote": ("votes/due_turns", 1),

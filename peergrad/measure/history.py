@@ -104,6 +104,7 @@ SHOWN = (
     Shown("replies/truncated", "cut off by the token limit", READABLE),
     Shown("train_*/correct", "self-play", ACCURACY, row="Right answers in self-play"),
     Shown("eval/direct/*/correct", "held out, alone", ACCURACY, row="Right answers alone, held out"),
+    Shown("eval/sampled/*/correct", "held out, alone, sampled", ACCURACY, row="Right answers alone, sampled, held out"),
     Shown("eval/debate/*/correct", "held out, in debate", ACCURACY, row="Right answers in debate, held out"),
     Shown(
         "votes/per_due_turn", "valid votes", CAST, live="votes per due turn", row="Valid votes per due turn", form="{:.2f}"
