@@ -14,10 +14,9 @@ import tyro
 
 from peergrad.cli.main import Inline, say
 from peergrad.debate.errors import UserError
-from peergrad.debate.settings import Range, install_hint
+from peergrad.debate.settings import Range, check_settings, install_hint
 from peergrad.engines.base import EngineConfig
 from peergrad.engines.shared.servers import is_loopback
-from peergrad.settings import check_settings
 
 KEY_ENV = "PEERGRAD_SERVE_KEY"
 _BACKLOG = 2048

@@ -14,6 +14,7 @@ from typing import Any
 from peergrad.config import ApiConfig, TrainConfig
 from peergrad.debate.play import Played
 from peergrad.debate.sampler import Sampler
+from peergrad.debate.settings import flat
 from peergrad.engines.base import Setup
 from peergrad.engines.registry import engine_of, open_trainer
 from peergrad.learn.curriculum import Outcomes, curriculum_metrics, stage_of
@@ -32,7 +33,6 @@ from peergrad.runs.opponents import Opponents
 from peergrad.runs.plan import Plan, plan_run, start_of
 from peergrad.runs.skipped import save_skipped
 from peergrad.runs.watch import Printing, WatchedSampler, Watcher
-from peergrad.settings import flat
 from peergrad.tasks.base import truth_of
 
 _BAD_IN_A_ROW = "optim/bad_in_a_row"
