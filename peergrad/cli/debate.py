@@ -25,9 +25,8 @@ from peergrad.runs import debating
 from peergrad.runs.debating import WEAK, DebatesConfig, DebatesPlan, debate_all
 from peergrad.tasks.files import lines_of, lines_of_file, stem, typed_questions
 from peergrad.tasks.open import is_own_task, open_questions
+from peergrad.terminal.console import Output, ProgressView, money, nobody_reads
 from peergrad.terminal.debate import DebateView, Page, one_line, print_ending, took
-from peergrad.terminal.progress import ProgressView, money
-from peergrad.terminal.tables import Output, nobody_reads
 
 WEAK_TOKENS = 128
 

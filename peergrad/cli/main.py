@@ -40,7 +40,7 @@ from peergrad.runs.models import run_of, settings_of_run
 from peergrad.tasks.open import is_own_task
 
 if TYPE_CHECKING:
-    from peergrad.terminal.progress import View  # brings rich, which `score --json` does not need
+    from peergrad.terminal.console import View  # brings rich, which `score --json` does not need
 
 T = TypeVar("T")
 

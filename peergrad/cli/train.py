@@ -17,7 +17,7 @@ from peergrad.learn.train import Stopped
 from peergrad.runs.estimate import estimate
 from peergrad.runs.folder import Run
 from peergrad.runs.training import train_run
-from peergrad.terminal.tables import Output, print_line
+from peergrad.terminal.console import Output, print_line
 from peergrad.terminal.training import RunView, before_and_after, too_many_lost
 from peergrad.web.report import write_report
 
