@@ -27,12 +27,11 @@ from peergrad.measure.metrics import DebateBatch, measure
 from peergrad.runs import held_out
 from peergrad.runs.folder import Progress, Run, metrics_line
 from peergrad.runs.lessons import own_lessons, warm_start
-from peergrad.runs.loggers import Loggers
 from peergrad.runs.models import ModelPool, load_policy
 from peergrad.runs.opponents import Opponents
 from peergrad.runs.plan import Plan, plan_run, start_of
 from peergrad.runs.skipped import save_skipped
-from peergrad.runs.watch import Printing, WatchedSampler, Watcher
+from peergrad.runs.watch import Loggers, Printing, WatchedSampler, Watcher
 from peergrad.tasks.base import truth_of
 
 _BAD_IN_A_ROW = "optim/bad_in_a_row"
