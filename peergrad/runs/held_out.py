@@ -18,6 +18,7 @@ from peergrad.measure.outcome import result, seat_outcome
 from peergrad.reward.rewards import score
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.plan import Plan
+from peergrad.runs.watch import Watcher
 from peergrad.tasks.base import truth_of
 
 
@@ -32,9 +33,10 @@ def evaluation_due(plan: Plan, run: Run, at: Progress) -> bool:
     return not any(line["phase"] == "eval" and Progress(line["step"], line["warm"]) == at for line in run.metrics())
 
 
-async def evaluate(plan: Plan, run: Run, at: Progress, policy: Sampler, base: Sampler | None) -> Metrics:
+async def evaluate(plan: Plan, run: Run, at: Progress, policy: Sampler, base: Sampler | None, watch: Watcher) -> Metrics:
     """Have the policy answer alone, the likeliest words taken, and debate: with itself, or in each seat with ``base``."""
     metrics, batching = Metrics(), engine_of(plan.config.engine).batching(plan.config.engine)
+    batching["replied"] = watch.replied
     batching["deadline_s"] = max(3600.0, batching["deadline_s"])  # all held-out questions may be one call
     async with Batcher(policy, **batching) as sampler:
         if plan.held_out.known:

@@ -31,7 +31,7 @@ from peergrad.runs.models import ModelPool, load_policy
 from peergrad.runs.opponents import Opponents
 from peergrad.runs.plan import Plan, plan_run, start_of
 from peergrad.runs.skipped import save_skipped
-from peergrad.runs.watch import Loggers, Printing, WatchedSampler, Watcher
+from peergrad.runs.watch import Loggers, Printing, Watcher
 from peergrad.tasks.base import truth_of
 
 _BAD_IN_A_ROW = "optim/bad_in_a_row"
@@ -181,6 +181,7 @@ class Training:
         """Self-play whose debates are saved before they are learned from, and used again if the step is repeated."""
         ahead = self.config.learn.max_staleness
         batching = engine_of(self.config.engine).batching(self.config.engine)
+        batching["replied"] = self.watch.replied
         play = self_play(
             self.plan.protocol,
             lambda step: self.plan.batch(step, self.outcomes),
@@ -199,7 +200,7 @@ class Training:
                 sampler = await self.opponents.policy_after(asked_after, otherwise=sampler)
             if self.opponents:
                 sampler = await self.opponents.seated(index, sampler, judged=self.config.learn.judged(index))
-            played = await play(index, WatchedSampler(sampler, self.watch))
+            played = await play(index, sampler)
             self.run.save_debates(at.name, played)
             self.watch.begin("training", 0, at)
             return played
@@ -208,14 +209,13 @@ class Training:
 
     async def _evaluate(self, at: Progress) -> None:
         """Evaluate the policy on held-out questions, if that is due."""
-        if not self.config.held_out.eval_questions or not held_out.evaluation_due(self.plan, self.run, at):
+        if not held_out.evaluation_due(self.plan, self.run, at):
             return
         self.watch.begin("evaluating", self.plan.eval_debates, at)
         started = time.monotonic()
         role_averaged = self.config.held_out.eval_mode == "role-averaged"
         base = await self.opponents.base() if self.opponents and role_averaged else None
-        sampler = WatchedSampler(await self.trainer.sampler(), self.watch)
-        metrics = await held_out.evaluate(self.plan, self.run, at, sampler, base)
+        metrics = await held_out.evaluate(self.plan, self.run, at, await self.trainer.sampler(), base, self.watch)
         self.log(at, "eval", metrics | {"time/eval_s": time.monotonic() - started})
 
     async def count_updates(self, at: Progress, stats: StepStats, loss: LossName, lr: float) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.quote import visible
-from peergrad.debate.sampler import Answer, Sampler, answered
 from peergrad.debate.types import Ask, Debate, Reply
 from peergrad.engines.base import Spent
 from peergrad.learn.trainer import Updates
@@ -63,22 +62,6 @@ class Watcher:
 
     def heard(self, ask: Ask, piece: str | None) -> None:
         """The next piece of a reply that is under way; ``None``: it starts again."""
-
-
-class WatchedSampler:
-    """A sampler that tells a watcher of every reply."""
-
-    forwards_choices = True
-
-    def __init__(self, sampler: Sampler, watch: Watcher) -> None:
-        self._sampler, self._watch = sampler, watch
-
-    async def sample(self, asks: Sequence[Ask]) -> Sequence[Answer]:
-        answers = await answered(self._sampler, asks)
-        for ask, answer in zip(asks, answers, strict=True):
-            if isinstance(answer, Reply):
-                self._watch.replied(ask, answer)
-        return answers
 
 
 class Printing(Watcher):
