@@ -19,7 +19,7 @@ from peergrad.engines.base import Setup
 from peergrad.engines.registry import engine_of, open_trainer
 from peergrad.learn.curriculum import Outcomes, curriculum_metrics, stage_of
 from peergrad.learn.losses import LossName
-from peergrad.learn.train import Step, Stopped, self_play, train, went_too_far
+from peergrad.learn.train import Step, Stopped, due, self_play, train, went_too_far
 from peergrad.learn.trainer import StepStats, Trainer, Updates, retried
 from peergrad.measure.alarms import Alarm, alarms
 from peergrad.measure.counts import share_of
@@ -64,7 +64,7 @@ async def train_run(
             plan = replace(plan, lessons=own_lessons(plan, run))
             # By whose weights they are sampled again.
             newest = newest if plan.lessons else (Progress(), run.folder(Progress()))
-        if newest and newest[0] >= plan.end and not held_out.evaluation_due(plan, run, newest[0]):
+        if newest and newest[0] >= plan.end and not evaluation_due(plan, run, newest[0]):
             done = f"{newest[0].step} steps" if plan.end.step else f"{plan.end.warm} updates of the warm start"
             watch.say(f"{run.path} is finished: {done}. Raise steps to train on, or give another folder")
             return run
@@ -87,6 +87,17 @@ async def train_run(
             loggers.close()
             await trainer.close(failed=sys.exc_info()[0] is not None)
     return run
+
+
+def evaluation_due(plan: Plan, run: Run, at: Progress) -> bool:
+    """Whether an evaluation belongs here and has not been made: before anything and at the end; with ``eval_every`` also
+    after the warm start, whose part in what was learned it shows, and every so many steps.
+    """
+    every = plan.config.keep.eval_every
+    belongs = at in (Progress(), plan.end) or (every and at == plan.warmed) or (at.step > 0 and due(at.step - 1, every))
+    if not plan.config.held_out.eval_questions or not belongs:
+        return False
+    return not any(line["phase"] == "eval" and Progress(line["step"], line["warm"]) == at for line in run.metrics())
 
 
 @dataclass
@@ -209,7 +220,7 @@ class Training:
 
     async def _evaluate(self, at: Progress) -> None:
         """Evaluate the policy on held-out questions, if that is due."""
-        if not held_out.evaluation_due(self.plan, self.run, at):
+        if not evaluation_due(self.plan, self.run, at):
             return
         self.watch.begin("evaluating", self.plan.eval_debates, at)
         started = time.monotonic()
