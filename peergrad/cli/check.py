@@ -13,7 +13,7 @@ from rich.text import Text
 from peergrad.cli.main import Flag, Inline, PresetFlags, run_until_done, train_settings
 from peergrad.config import ApiConfig, TrainConfig
 from peergrad.debate.errors import UserError
-from peergrad.runs.preflight import Checked, Forecast, check
+from peergrad.runs.check import Checked, Forecast, check
 from peergrad.terminal.console import Output, ProgressView, clock, money, table
 
 base_settings = train_settings
