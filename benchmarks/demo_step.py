@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from peergrad.config import TrainConfig, preset
+from peergrad.debate.settings import changed
 from peergrad.debate.types import Ask, Reply
 from peergrad.engines.base import Setup
 from peergrad.engines.local import engine as local
@@ -26,7 +27,6 @@ from peergrad.engines.registry import open_trainer
 from peergrad.learn.trainer import StepStats
 from peergrad.runs.folder import Run
 from peergrad.runs.training import train_run
-from peergrad.settings import changed
 
 SPENT: defaultdict[str, float] = defaultdict(float)
 

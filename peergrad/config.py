@@ -13,7 +13,7 @@ from peergrad.debate.head_to_head import VoteForm
 from peergrad.debate.personas import PERSONAS
 from peergrad.debate.protocol import BaseProtocol, imported_protocol
 from peergrad.debate.protocols import PROTOCOLS
-from peergrad.debate.settings import RESUMABLE, Above, Range, own_functions
+from peergrad.debate.settings import RESUMABLE, Above, Range, changed, check_settings, flat, own_functions, read_settings
 from peergrad.engines.base import ApiConfig, EngineConfig, UpdateConfig
 from peergrad.learn.curriculum import CurriculumRules
 from peergrad.learn.train import LearnRules
@@ -21,7 +21,6 @@ from peergrad.learn.warm import Keep, updates_per_epoch
 from peergrad.measure.alarms import AlarmRule
 from peergrad.measure.metrics import Metric
 from peergrad.measure.outcome import Cost
-from peergrad.settings import changed, check_settings, flat, read_settings
 from peergrad.tasks.open import TaskConfig
 
 T = TypeVar("T")

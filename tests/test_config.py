@@ -14,9 +14,9 @@ from peergrad.config import PRESETS, KeepConfig, TrainConfig, WarmConfig, from_f
 from peergrad.debate.config import DebateConfig
 from peergrad.debate.protocol import Recorded
 from peergrad.debate.protocols import Ballot, Parallel, Sequential
+from peergrad.debate.settings import changed, flat, from_file, to_toml
 from peergrad.learn.train import LearnRules
 from peergrad.runs.plan import plan_run
-from peergrad.settings import changed, flat, from_file, to_toml
 from peergrad.tasks.open import TaskConfig
 
 

@@ -133,7 +133,7 @@ def test_the_python_of_the_readme_runs_and_says_how_it_goes(tmp_path):
     small = {one.removeprefix("--").split("=")[0].replace("-", "_"): int(one.split("=")[1]) for one in SMALL}
     block = block.replace("smollm2", str(PARROT))
     block = block.replace('preset("demo")', f"changed(preset('demo'), {small | {'model': str(PARROT)}}, 'test')")
-    code = "from peergrad.settings import changed\n" + block
+    code = "from peergrad.debate.settings import changed\n" + block
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=environ, timeout=300

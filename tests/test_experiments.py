@@ -11,7 +11,7 @@ import pytest
 from experiments.votes_teach import run, table, voters
 from peergrad.cli.main import train_settings
 from peergrad.config import PRESETS
-from peergrad.settings import flat
+from peergrad.debate.settings import flat
 
 FOLDER = Path(run.__file__).parent
 PARROT = Path(__file__).parent / "fixtures" / "parrot"

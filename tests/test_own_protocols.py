@@ -14,10 +14,10 @@ from peergrad.config import from_folder
 from peergrad.debate import protocol as protocols
 from peergrad.debate.contract import read
 from peergrad.debate.protocol import Recorded, own_protocol
+from peergrad.debate.settings import flat, to_toml
 from peergrad.debate.types import Contract, Parsed
 from peergrad.learn.data import section_tokens
 from peergrad.runs.folder import Run
-from peergrad.settings import flat, to_toml
 from peergrad.web.report import report
 from tests.commands import peergrad
 from tests.helpers import parallel, played, short

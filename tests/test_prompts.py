@@ -18,9 +18,9 @@ from peergrad.debate.play import play
 from peergrad.debate.prompts import TEXTS, read_texts
 from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.question import STYLES
+from peergrad.debate.settings import changed
 from peergrad.runs.folder import Run
 from peergrad.runs.plan import plan_run
-from peergrad.settings import changed
 from tests.commands import peergrad
 from tests.helpers import Choosing, full, short
 

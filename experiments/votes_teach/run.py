@@ -24,6 +24,7 @@ from peergrad.cli.main import train_settings
 from peergrad.config import EvalConfig, TrainConfig
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.sampler import Batcher, Sampler
+from peergrad.debate.settings import changed, flat
 from peergrad.engines.base import EngineConfig, Setup, UpdateConfig
 from peergrad.engines.local.engine import Local
 from peergrad.engines.local.model.lora import LoraRules
@@ -32,7 +33,6 @@ from peergrad.runs import evaluation
 from peergrad.runs.models import ModelRef
 from peergrad.runs.training import train_run
 from peergrad.runs.watch import Printing
-from peergrad.settings import changed, flat
 from peergrad.tasks.open import open_questions
 from peergrad.terminal.tables import result_text
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from peergrad.config import PRESETS
-from peergrad.settings import flat
+from peergrad.debate.settings import flat
 
 _EXAMPLES = {
     "train": (

@@ -17,13 +17,12 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.fields import read_json
 from peergrad.debate.quote import visible
 from peergrad.debate.sampler import Batcher, Sampler
-from peergrad.debate.settings import Resumable, is_import_path
+from peergrad.debate.settings import Resumable, is_import_path, markers
 from peergrad.engines.base import Engine, Meter, Model, OnText, Setup
 from peergrad.engines.registry import API, ENGINES, builtin_engine, engine_of, open_engine
 from peergrad.engines.shared.servers import check_address, host, is_loopback
 from peergrad.learn.trainer import Trainer
 from peergrad.runs.folder import Progress, Run
-from peergrad.settings import markers
 
 _RUN_AT_STEP = re.compile(r"(.+)@(\d{1,9})")
 

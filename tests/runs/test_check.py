@@ -14,17 +14,17 @@ from peergrad.config import preset
 from peergrad.debate.play import play_all
 from peergrad.debate.protocols import Direct
 from peergrad.debate.question import Question
+from peergrad.debate.settings import changed
 from peergrad.engines.registry import open_trainer
 from peergrad.engines.scripted import Scripted
 from peergrad.learn.train import LearnRules
 from peergrad.learn.trainer import Fault
-from peergrad.measure.preflight import Sample, gates
+from peergrad.measure.gates import Sample, gates
 from peergrad.reward.rewards import RewardRules
 from peergrad.reward.streams import Stream
+from peergrad.runs.check import check
 from peergrad.runs.plan import plan_run
-from peergrad.runs.preflight import check
 from peergrad.runs.watch import Watcher
-from peergrad.settings import changed
 from peergrad.tasks.base import Questions
 from peergrad.tasks.open import regrade
 from tests.bandit import Bandit

@@ -16,6 +16,7 @@ from peergrad import EngineError, UserError
 from peergrad.config import EvalConfig, preset, with_protocol
 from peergrad.debate.protocols import Ballot
 from peergrad.debate.question import Question
+from peergrad.debate.settings import changed
 from peergrad.engines.scripted import Scripted
 from peergrad.measure.outcome import compared
 from peergrad.runs.evaluation import EvalFolder, evaluate, plan
@@ -23,7 +24,6 @@ from peergrad.runs.models import ModelRef, model_ref
 from peergrad.runs.results import read_result
 from peergrad.runs.training import train_run
 from peergrad.runs.watch import Watcher
-from peergrad.settings import changed
 from peergrad.tasks.arithmetic import arithmetic
 from peergrad.tasks.base import TIMED_OUT, Questions
 from peergrad.tasks.open import regrade

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from peergrad.config import preset
+from peergrad.debate.settings import changed
 from peergrad.runs.results import read_result
 from peergrad.runs.training import train_run
-from peergrad.settings import changed
 from tests import commands
 
 ROOT = Path(__file__).parent.parent.parent

@@ -5,9 +5,9 @@ import pytest
 from peergrad import UserError
 from peergrad.config import preset
 from peergrad.debate.errors import EngineError
+from peergrad.debate.settings import changed
 from peergrad.runs import files
 from peergrad.runs.folder import Run
-from peergrad.settings import changed
 
 
 @pytest.fixture

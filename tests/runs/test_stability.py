@@ -11,12 +11,12 @@ from transformers import AutoModelForCausalLM
 
 from peergrad import UserError, score
 from peergrad.config import preset, with_protocol
+from peergrad.debate.settings import changed
 from peergrad.debate.transcript import read_file
 from peergrad.reward.rewards import nobody_knows
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.plan import plan_run
 from peergrad.runs.training import train_run
-from peergrad.settings import changed
 from tests.commands import peergrad
 from tests.helpers import short
 from tests.openai.server import Response, Server, completion

@@ -11,7 +11,7 @@ import pytest
 
 from peergrad import UserError, read_file
 from peergrad.debate.fields import read_toml
-from peergrad.settings import read_settings
+from peergrad.debate.settings import read_settings
 from peergrad.tasks.open import TaskConfig, open_questions
 
 MEMORY = 3 << 30  # of address space: what the command takes anyway, and little more

@@ -9,11 +9,11 @@ import pytest
 
 from peergrad import Debate, Parallel, Question, UserError, dump, load
 from peergrad.cli import eval as eval_command
+from peergrad.debate.settings import changed
 from peergrad.debate.transcript import read_file
 from peergrad.runs.folder import Run
 from peergrad.runs.plan import plan_run
 from peergrad.runs.training import train_run
-from peergrad.settings import changed
 from peergrad.tasks.base import UNANSWERED, Grade
 from peergrad.tasks.open import TaskConfig, gradable, open_questions, open_task
 from tests.bandit import Bandit

@@ -14,13 +14,13 @@ from peergrad.cli import debate as debate_command
 from peergrad.cli import eval as eval_command
 from peergrad.config import ApiConfig, EngineConfig, preset
 from peergrad.debate.errors import UserError
+from peergrad.debate.settings import changed
 from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Debate
 from peergrad.engines.tinker.engine import Tinker
 from peergrad.runs.folder import Run
 from peergrad.runs.models import ModelPool, model_ref
 from peergrad.runs.plan import plan_run
-from peergrad.settings import changed
 from tests.runs.killing import PARROT
 from tests.tinker.processes import ROOT
 

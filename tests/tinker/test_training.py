@@ -16,12 +16,12 @@ from starlette.responses import JSONResponse
 
 from peergrad.config import preset
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.settings import changed
 from peergrad.debate.transcript import read_file
 from peergrad.engines.base import EngineConfig
 from peergrad.engines.tinker.engine import Tinker
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.training import train_run
-from peergrad.settings import changed
 from tests.runs.killing import PARROT, steps_logged
 from tests.tinker.proxy import Proxy, unavailable
 
