@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import operator
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
+from itertools import pairwise
 from typing import Any
 
 from peergrad.debate.errors import UserError
@@ -47,6 +51,20 @@ class Resumable:
 
 
 RESUMABLE = Resumable()
+
+
+def sentences(kind: type) -> dict[str, str]:
+    """What stands under each field of a dataclass; nothing where its source can't be read."""
+    try:
+        (made,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    except (OSError, TypeError, ValueError, SyntaxError):  # made at run time; or somebody's own, in any way
+        return {}
+    under = {
+        ast.unparse(field.target): " ".join(str(below.value.value).split())
+        for field, below in pairwise(made.body if isinstance(made, ast.ClassDef) else [])
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+    }
+    return {name: sentence for name, sentence in under.items() if sentence}
 
 
 def is_import_path(name: str) -> bool:
