@@ -97,6 +97,15 @@ def scores(debate):
     return [mean(alone[other] for other in alone if given[other] == given[seat]) for seat in alone]
 
 
+def agreement(debate):
+    """Of the pairs of voters on the same two answers, the share that finds the same one likelier."""
+    best = defaultdict(list)
+    for _, one, other, lead in leads(debate):
+        best[frozenset((one, other))].append(one if lead > 0 else other if lead < 0 else None)
+    pairs = [pair for on in best.values() for pair in combinations(on, 2)]
+    return mean(first == second for first, second in pairs)
+
+
 def test_truth_beside_soft_votes_by_hand(fading):  # SPEC 2.8, 3.19, 4.11, 4.14, 4.15
     weights, bonuses = [1, 0.75, 0.5], [0.5, 0.25, 0]
     assert [line["truth_weight"] for line in lines(fading)] == pytest.approx(weights)
@@ -115,12 +124,75 @@ def test_truth_beside_soft_votes_by_hand(fading):  # SPEC 2.8, 3.19, 4.11, 4.14,
         assert line["train_arithmetic/correct"] == pytest.approx(mean(right))
 
 
+def test_what_votes_favour_by_hand(fading):  # SPEC 8.4, 8.6
+    for line in lines(fading):
+        first, longer, seats, right, agreed = [], [], defaultdict(list), [], []
+        for debate in debates(fading, line["step"]):
+            said = [turn.text for turn in debate.turns[:4]]
+            correct = [box(text) == debate.question.answer for text in said]
+            for _, one, other, lead in leads(debate):  # `one` is shown before `other`
+                won = 1 if lead > 0 else 0 if lead < 0 else 0.5
+                first.append(won)
+                seats[one].append(won)
+                seats[other].append(1 - won)
+                if won != 0.5 and len(said[one]) != len(said[other]):
+                    longer.append(len(said[one]) > len(said[other]) if won else len(said[other]) > len(said[one]))
+                if correct[one] != correct[other]:
+                    right.append(won if correct[one] else 1 - won)
+            agreed.append(agreement(debate))
+        by_hand = {f"bias/seat/{seat}": mean(won) for seat, won in seats.items()}
+        by_hand |= {"bias/first": mean(first), "bias/longer": mean(longer), "votes/agreement": mean(agreed)}
+        by_hand |= {"votes/between_right_and_wrong": len(right)} | ({"votes/accuracy": mean(right)} if right else {})
+        assert {name: line[name] for name in by_hand} == pytest.approx(by_hand)
+
+
 def test_a_learning_rate_along_half_a_cosine(fading):  # SPEC 7.6
     assert [line["lr"] for line in lines(fading)] == pytest.approx([0.0015, 0.003, 0.0015])
 
 
 def test_killed_within_a_fade(fading, tmp_path):  # SPEC 4.15, 7.6
     ended_as_a_whole_one(tmp_path, fading, **FADES)
+
+
+def test_what_a_run_learned_is_checked_under_any_name(fading, tmp_path):
+    def said(*argv):
+        done = commands.peergrad(*argv, cwd=tmp_path)
+        assert done.returncode in (0, 1), done.stderr
+        return done.stdout
+
+    said("export", fading.path, "--to", "adapter")
+    flags = ("--questions", 2, "--json", "--rank", 4, "--threads", 1, "--warm-steps", 0, "--max-tokens", 64, "--batch", 2)
+    gates = [
+        json.loads(said("check", "--model", model, *flags))["gates"]
+        for model in (f"{fading.path}@3", "adapter", f"{fading.path}@0")
+    ]
+    assert gates[0] == gates[1]
+    assert gates[0] != gates[2]
+
+
+# The model's own debates, of which the winners are learned from
+
+
+def test_own_winners_by_hand(tmp_path):  # SPEC 9.2, 9.7
+    options = {"protocol": "ballot", "ballot_form": "soft-choice", "agents": 4, "shown": 3, "max_tokens": 100}
+    options |= {"warm_from": "own", "warm_keep": "won", "warm_sample": 8, "warm_epochs": 1, "warm_debates": 9, "steps": 0}
+    run = train(tmp_path / "run", **options)
+    kept = []
+    for debate in read_file(run.path / "debates" / "warm_000000.jsonl"):
+        answers, about = debate.turns[:4], defaultdict(list)
+        for _, one, other, lead in leads(debate):
+            about[one].append((1 + lead) / 2)
+            about[other].append((1 - lead) / 2)
+        rates = [mean(about[agent]) for agent in range(4)]
+        best = max(rates)  # of all answers, one that was cut off included; but only whole ones are learned from
+        won = [turn for turn, rate in zip(answers, rates, strict=True) if rate == pytest.approx(best) and best > 0.5]
+        kept += [turn for turn in won if not turn.truncated]
+    assert kept
+    (line,) = (line for line in run.metrics() if line["phase"] == "warm")
+    assert line["warm/turns"] == len(kept)
+    assert line["warm/tokens"] == sum(len(turn.tokens.ids_T) for turn in kept)
+    sampled = [float(one) for turn in kept for one in turn.tokens.logprobs_T]
+    assert line["warm/loss"] == pytest.approx(-mean(sampled), rel=1e-3)
 
 
 # Debates of one's own characters, with as many agents and rounds as their answers need
@@ -196,15 +268,6 @@ def test_killed_within_a_batch_of_different_lengths(lengths, tmp_path):  # SPEC 
 
 AGREED = {"task": "first.jsonl,second.jsonl", "curriculum": "in order", "stage_targets": 0.1, "target_steps": 1, "steps": 2}
 AGREED |= {"protocol": "ballot", "ballot_form": "soft-choice", "agents": 4, "shown": 3, "max_tokens": 12, "warm_steps": 0}
-
-
-def agreement(debate):
-    """Of the pairs of voters on the same two answers, the share that finds the same one likelier."""
-    best = defaultdict(list)
-    for _, one, other, lead in leads(debate):
-        best[frozenset((one, other))].append(one if lead > 0 else other if lead < 0 else None)
-    pairs = [pair for on in best.values() for pair in combinations(on, 2)]
-    return mean(first == second for first, second in pairs)
 
 
 def test_a_stage_ends_where_votes_agree(tmp_path):  # SPEC 9.3
