@@ -286,6 +286,26 @@ def test_a_stage_ends_where_votes_agree(tmp_path):  # SPEC 9.3
     assert stage == 2
 
 
+STAGES = {"task": "svamp:s.jsonl,gsm8k:g.jsonl", "curriculum": "in order", "stage_steps": 1, "steps": 2, "warm_steps": 0}
+STAGES |= {"protocol": "direct", "agents": 4, "truth_weight": 1, "max_tokens": 24}
+
+
+@pytest.mark.slow
+def test_svamp_then_gsm8k_killed_in_each_stage(tmp_path):  # SPEC 9.3
+    easy = [{"Body": f"He has {i} dogs.", "Question": "He buys one. How many?", "Answer": i + 1.0} for i in range(6)]
+    hard = [
+        {"question": f"What is {i} + 3?", "answer": f"{i} + 3 = <<{i}+3={i + 3}>>{i + 3}.\n#### {i + 3}"} for i in range(6)
+    ]
+    for name, rows in (("s", easy), ("g", hard)):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    whole, out = train(tmp_path / "whole", **STAGES), tmp_path / "run"
+    assert [line["curriculum/stage"] for line in lines(whole)] == [1, 2]
+    for step, name in ((1, "svamp"), (2, "gsm8k")):
+        train(out, killed_at=out / "debates" / f"step_{step:06}.jsonl", **STAGES)
+        assert {debate.question.id.partition("/")[0] for debate in debates(Run(out), step)} == {name}
+    assert bytes_of(train(out, **STAGES)) == bytes_of(whole)
+
+
 # A supervised run on some of MATH, and several answers to each held-out question
 
 
