@@ -49,7 +49,7 @@ def debate(panel, agents=3):
     return asyncio.run(play(panel(agents=agents), Question("q", "What is 1 + 1?", "2", "boxed"), Scripted(script)))
 
 
-def test_turns_may_have_different_contracts_or_none(panel):
+def test_turns_may_have_different_contracts_or_none(panel):  # SPEC 3.13
     played = debate(panel)
     assert [(turn.round, turn.asked_to_answer, turn.asked_to_vote) for turn in played.turns] == [(0, True, False)] * 3 + [
         (1, False, True)

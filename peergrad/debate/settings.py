@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import json
 import math
 import operator
 import os
 import re
 import sys
+import textwrap
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Any, Literal, TypeVar
@@ -57,6 +61,20 @@ class Resumable:
 
 
 RESUMABLE = Resumable()
+
+
+def sentences(kind: type) -> dict[str, str]:
+    """What stands under each field of a dataclass; nothing where its source can't be read."""
+    try:
+        (made,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    except (OSError, TypeError, ValueError, SyntaxError):  # made at run time; or somebody's own, in any way
+        return {}
+    under = {
+        ast.unparse(field.target): " ".join(str(below.value.value).split())
+        for field, below in pairwise(made.body if isinstance(made, ast.ClassDef) else [])
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+    }
+    return {name: sentence for name, sentence in under.items() if sentence}
 
 
 # By name, whatever section they are in

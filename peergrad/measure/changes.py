@@ -13,6 +13,8 @@ CASES = {
     "eval/direct/*/correct": ("eval/direct/*/answers", 1),
     "eval/sampled/*/correct": ("eval/sampled/*/answers", 1),
     "eval/debate/*/correct": ("eval/debate/*/answers", 1),
+    "eval/role-averaged/*/correct": ("eval/role-averaged/*/questions", 1),
+    "eval/role-averaged/*/win_rate": ("eval/role-averaged/*/questions", 1),
     "votes/per_due_turn": ("votes/due_turns", 0),
     "votes/due_turns_with_vote": ("votes/due_turns", 1),
     "votes/accuracy": ("votes/between_right_and_wrong", 1),

@@ -81,7 +81,8 @@ async def _role_averaged(plan: Plan, run: Run, at: Progress, policy: Sampler, ba
     measured = result(outcome, task.name, dict.fromkeys(ids, ""))
     name = f"eval/role-averaged/{task.name}"
     shares = {f"{name}/{key.removeprefix('role-averaged/')}": share for key, (share, *_) in measured["shares"].items()}
-    return measured["metrics"] | shares | {f"{name}/dropped": float(len(dropped))}
+    counts = {f"{name}/questions": float(len(ids)), f"{name}/dropped": float(len(dropped))}
+    return measured["metrics"] | shares | counts
 
 
 async def _play(plan: Plan, protocol: BaseProtocol, count: int, sampler: Sampler, prefix: str) -> Played:

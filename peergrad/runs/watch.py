@@ -93,7 +93,7 @@ def step_sentence(phase: str, at: Progress, metrics: Mapping[str, Any], steps: i
         of = f"/{warm_steps}" if warm_steps else ""
         return f"warm start {at.warm}{of}: loss {metrics['warm/loss']:.3f}, {metrics['time/train_s']:.0f} s"
     if phase == "eval":
-        shares = {name: value for name, value in metrics.items() if name.endswith(("/correct", "/readable"))}
+        shares = {name: value for name, value in metrics.items() if name.endswith(("/correct", "/readable", "/win_rate"))}
         facts = ", ".join(f"{name.removeprefix('eval/')} {value:.0%}" for name, value in shares.items())
         return f"evaluated at {f'warm start {at.warm}' if at.warm else f'step {at.step}'}: {facts}"
     facts = ", ".join(f"{heading} {value}" for heading, value in live_values(metrics))

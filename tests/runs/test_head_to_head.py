@@ -203,6 +203,7 @@ def test_9_1_seats_while_training(tmp_path):  # SPEC 9.1
     assert peergrad(*train, "again", cwd=tmp_path, killed_at=played).returncode == -signal.SIGKILL
     resumed = peergrad(*train, "again", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
+    assert "Votes won against the base model, held out" in resumed.stdout
     lines = [[json.loads(line) for line in (tmp_path / out / "metrics.jsonl").open()] for out in ("whole", "again")]
     whole, again = ([line for line in run if line["phase"] == "eval"] for run in lines)
     assert [line["step"] for line in whole] == [0, 1, 2]

@@ -186,6 +186,7 @@ def test_opponents_that_can_not_be(tmp_path):
         (("3=base",), "opponents 3: there is none"),
         (("base",), "opponents: is not SEAT=MODEL"),
         (("1=-0",), "give -1"),
+        (("1=smolm2",), "'smolm2' is not known"),
     ):
         with pytest.raises(UserError, match=sentence):
             plan_run(settings(tmp_path, opponents=opponents))
