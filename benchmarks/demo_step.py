@@ -1,6 +1,6 @@
-"""Where the time of a step of ``peergrad train --preset demo`` goes, and what the loop itself costs.
+"""Where the time of a step of ``peergrad train --preset demo-parallel`` goes, and what the loop itself costs.
 
-First the real thing: the demo's model and settings, a few steps, each part timed. Then the same steps again with an engine
+First the real thing: its model and settings, a few steps, each part timed. Then the same steps again with an engine
 that gives the recorded replies at once and learns nothing: what is left is our own time. It must stay under 5 % of a step.
 """
 
@@ -78,7 +78,7 @@ def main() -> None:
     base = {"steps": steps, "eval_questions": 0, "eval_debates": 0}
 
     def settings(name: str, **more: object) -> TrainConfig:
-        return changed(preset("demo"), base | {"out": folder / name} | more, "benchmark")
+        return changed(preset("demo-parallel"), base | {"out": folder / name} | more, "benchmark")
 
     timed(Scheduler, "_prefill", "prompts")
     timed(Scheduler, "_decode", "decoding tokens")

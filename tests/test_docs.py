@@ -110,7 +110,7 @@ def test_links_lead_somewhere():
             assert (page.parent / link).exists(), f"{page}: {link}"
 
 
-SMALL = ["--steps=1", "--warm-steps=0", "--eval-questions=0", "--eval-debates=0", "--batch=2", "--max-tokens=64"]
+SMALL = ["--steps=1", "--eval-every=0", "--eval-questions=0", "--eval-debates=0", "--batch=2", "--max-tokens=64"]
 PARROT = ROOT / "tests" / "fixtures" / "parrot"
 
 

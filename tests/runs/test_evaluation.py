@@ -410,7 +410,9 @@ def test_mistakes_are_one_sentence(tmp_path, arguments, says):
 
 def test_players(tmp_path):
     small = {"model": str(PARROT), "steps": 1, "batch": 3, "rank": 4, "threads": 1, "warm_steps": 0, "max_tokens": 16}
-    settings = changed(preset("demo"), small | {"out": tmp_path / "run", "eval_questions": 0, "eval_debates": 0}, "test")
+    settings = changed(
+        preset("demo-parallel"), small | {"out": tmp_path / "run", "eval_questions": 0, "eval_debates": 0}, "test"
+    )
     run = asyncio.run(train_run(settings))
     newest = run.path / "checkpoints" / "step_000001"
     assert model_ref(str(run.path)) == ModelRef(str(PARROT), newest)

@@ -154,7 +154,7 @@ def test_what_can_not_be_is_one_sentence(tmp_path, writers, more, says):
 def test_a_trained_model_against_its_base_killed_and_resumed(tmp_path):
     small = {"model": str(PARROT), "steps": 1, "batch": 2, "rank": 4, "threads": 1, "warm_steps": 2, "max_tokens": 16}
     small |= {"warm_lr": 0.05, "eval_questions": 0, "eval_debates": 0, "out": tmp_path / "run"}
-    asyncio.run(train_run(changed(preset("demo"), small, "test")))
+    asyncio.run(train_run(changed(preset("demo-parallel"), small, "test")))
     (tmp_path / "open.jsonl").write_text(QUESTIONS)
     duel = ["eval", "--model", "run", "--mode", "head-to-head", "--task", "open.jsonl", "--threads", 1, "--judge", PARROT]
     duel += ["--judge-form", "soft", "--out"]

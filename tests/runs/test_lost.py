@@ -75,7 +75,7 @@ def losing(*numbers, why=WHY):
 
 
 def settings(out, **more):
-    return changed(preset("demo"), SMALL | {"out": out} | more, "test")
+    return changed(preset("demo-parallel"), SMALL | {"out": out} | more, "test")
 
 
 def run(out, trainer, watch=None, stop=lambda: False, **more):

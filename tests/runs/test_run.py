@@ -36,7 +36,7 @@ SMALL |= {"eval_questions": 2, "eval_debates": 1}
 
 
 def settings(out, **more):
-    return changed(preset("demo"), SMALL | {"out": out} | more, "test")
+    return changed(preset("demo-parallel"), SMALL | {"out": out} | more, "test")
 
 
 def run(out, watch=None, load=open_trainer, **more):

@@ -25,7 +25,7 @@ def bomb(piece, size=10 << 30):
 def train(folder, *args):
     """The real command, which must come to an end by itself within little memory."""
     limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))  # noqa: E731
-    command = [sys.executable, "-m", "peergrad", "train", "--preset", "demo", "--dry-run", *args]
+    command = [sys.executable, "-m", "peergrad", "train", "--preset", "demo-parallel", "--dry-run", *args]
     few = {"cwd": folder, "env": os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}, "preexec_fn": limit}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL, **few)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr

@@ -83,7 +83,7 @@ def test_a_run_learns_from_programs_that_are_run(example):
     assert debates[0].question.payload == (((1,), 2), ((-3,), -6))
 
 
-SMALL = ("--preset", "demo", "--model", PARROT, "--warm-steps", 0, "--batch", 2, "--rank", 4, "--threads", 1)
+SMALL = ("--preset", "demo-parallel", "--model", PARROT, "--warm-steps", 0, "--batch", 2, "--rank", 4, "--threads", 1)
 SMALL += ("--device", "cpu", "--max-tokens", 16, "--eval-questions", 1, "--eval-debates", 1, "--steps", 1)
 
 

@@ -116,7 +116,7 @@ def test_mistakes_are_found_before_the_service_is_asked(done):
 def test_other_mistakes(done, monkeypatch, tmp_path):
     monkeypatch.delenv("TINKER_API_KEY")
     with pytest.raises(UserError, match=r"TINKER_API_KEY: is not set; put the key of tinker\.thinkingmachines\.dev into it"):
-        plan_run(changed(preset("demo"), {"engine": "tinker"}, "test"))
+        plan_run(changed(preset("demo-parallel"), {"engine": "tinker"}, "test"))
     run = tmp_path / "run"
     shutil.copytree(done[0] / "run", run)
     settings = (run / "config.toml").read_text()

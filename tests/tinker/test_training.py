@@ -30,7 +30,7 @@ SMALL |= {"warm_debates": 2, "eval_questions": 0, "eval_debates": 0, "deadline_s
 
 
 def run(out, url, **more):
-    return asyncio.run(train_run(changed(preset("demo"), SMALL | {"out": out, "base_url": url} | more, "test")))
+    return asyncio.run(train_run(changed(preset("demo-parallel"), SMALL | {"out": out, "base_url": url} | more, "test")))
 
 
 def kept(made, server, step=3):

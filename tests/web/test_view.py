@@ -57,7 +57,7 @@ def test_the_list_says_what_there_is(server):
 def test_a_run_has_its_settings_metrics_cost_and_checkpoints(server, made):
     id = server.id("parrot")
     page, metrics = server.get(f"source/{id}"), server.get(f"metrics/{id}")
-    assert page["preset"] == "demo"
+    assert page["preset"] == "demo-parallel"
     differs = {one["name"]: (one["value"], one["preset"]) for one in page["settings"] if one["differs"]}
     assert differs["steps"] == (3, 10)
     assert "wording" not in differs
