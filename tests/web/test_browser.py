@@ -13,6 +13,7 @@ import pytest
 
 from peergrad.debate.transcript import read_file
 from peergrad.runs.folder import Run
+from peergrad.web.export import export_page
 from tests.web.browser import WAIT, Viewer, chromium, opened_browser, served
 from tests.web.gallery import write_gallery
 
@@ -392,6 +393,25 @@ def test_two_evaluations_question_by_question(viewer):
     viewer.page.click(".top a:has-text('before')")
     viewer.wait(".interval >> nth=0")
     viewer.check()
+
+
+@pytest.mark.parametrize("to", [None, "page.html", "page"])
+def test_two_transcripts_question_by_question(chrome, address, gallery, tmp_path, to):
+    home, names = address, ("before", "debates")
+    if to:
+        page = export_page([gallery / "debates" / f"{name}.jsonl" for name in names], tmp_path / to)
+        home = (page if page.is_file() else page / "index.html").as_uri()
+    one = Viewer(chrome, home)
+    one.wait("a.open >> nth=1")
+    for name in names:
+        one.page.check(f"input[aria-label$='{name}.jsonl']")
+    one.page.click("text=Compare question by question")
+    one.wait("td .change >> nth=1")
+    assert "2 questions in both" in one.text()
+    one.page.locator("a.open").first.click()
+    one.wait(".turn >> nth=0")
+    one.check()
+    one.close()
 
 
 def test_pages_fit_a_phone_and_the_dark(chrome, address):
