@@ -11,9 +11,13 @@ from urllib.parse import quote
 
 import pytest
 
+from peergrad.config import changed, preset
+from peergrad.debate.play import Played
 from peergrad.debate.transcript import read_file
+from peergrad.reward.rewards import score
 from peergrad.runs.folder import Run
 from peergrad.web.export import export_page
+from peergrad.web.scoring import FLAGS
 from tests.web.browser import WAIT, Viewer, chromium, opened_browser, served
 from tests.web.gallery import write_gallery
 
@@ -28,6 +32,9 @@ def gallery(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gallery")
     write_gallery(folder, str(PARROT))
     shutil.copytree(GOLDEN, folder / "debates", ignore=shutil.ignore_patterns("*.py", "*.json", "__pycache__"))
+    cut_off = json.loads((GOLDEN / "worked.jsonl").read_text().splitlines()[0])
+    cut_off["turns"][0]["truncated"] = True
+    (folder / "debates" / "odd.jsonl").write_text(json.dumps(cut_off) + '\n{"id": "damaged"\n')
     return folder
 
 
@@ -96,8 +103,10 @@ def test_the_list_shows_every_run_evaluation_and_transcript(viewer):
 
 
 def test_the_list_is_filtered_and_sorted(viewer):
-    viewer.go("#/?find=no-judge", "table.runs")
+    viewer.go("#/", "table.runs")
+    viewer.page.fill("#find", "no-judge script finished")
     viewer.until(lambda: viewer.count("a.open") == 1)
+    assert "find=no-judge" in viewer.page.url
     viewer.go("#/?sort=-alarms", "table.runs")
     assert "peer-votes" in viewer.texts("table.runs a.open")[0]
     viewer.page.click("table.runs th:has-text('Alarms') button")
@@ -147,6 +156,18 @@ def test_one_cursor_reads_all_curves_and_a_click_goes_to_the_step(viewer):
     viewer.check()
 
 
+def test_an_alarm_on_the_axis_leads_to_the_debates_that_set_it_off(viewer):
+    viewer.go(f"#/source/{ids(viewer)['peer-votes']}", ".chart canvas")
+    first = int(re.search(r"after steps? (\d+)", viewer.text(".alarms"))[1])
+    plot = viewer.page.locator(".chart .u-over").first
+    plot.scroll_into_view_if_needed()
+    plot.click(position={"x": plot.bounding_box()["width"] * (first - 1) / 15, "y": 30})
+    viewer.wait(".flag[data-flag=alarm][aria-pressed=true]")
+    viewer.until(lambda: rows(viewer).count() == 3)
+    assert f"part=step_{first:06}" in viewer.page.url
+    viewer.check()
+
+
 def test_an_alarm_leads_to_the_debates_that_set_it_off(viewer):
     viewer.go(f"#/source/{ids(viewer)['peer-votes']}", ".alarms summary")
     viewer.page.click(".alarms summary")
@@ -168,21 +189,41 @@ def test_settings_say_what_differs_from_the_preset(viewer):
 
 
 def test_every_filter_leaves_the_debates_it_counts(viewer):
-    run = ids(viewer)["peer-votes"]
-    viewer.go(f"#/source/{run}/debates", "table.debates")
-    viewer.until(lambda: viewer.count(".flag[data-flag=alarm]") == 1)  # what set alarms off is found step by step
-    flags = viewer.page.eval_on_selector_all(".flag", "all => all.map((one) => one.dataset.flag)")
-    assert {"winner_wrong", "agree_wrong", "right_to_wrong", "wrong_to_right", "no_signal", "unreadable"} <= set(flags)
-    for flag in flags:
-        viewer.go(f"#/source/{run}/debates?flags={flag}", f".flag[data-flag={flag}][aria-pressed=true]")
+    known, left = ids(viewer), set(FLAGS)
+    for name in ("peer-votes", "before.jsonl", "odd.jsonl"):
+        table = f"#/source/{known[name]}/debates"
+        viewer.go(table, "table.debates")
+        if name == "peer-votes":
+            viewer.wait(".flag[data-flag=alarm]")  # what set alarms off is found step by step
+        shown = viewer.page.eval_on_selector_all(".flag", "all => all.map((one) => one.dataset.flag)")
+        for flag in left & set(shown):
+            viewer.go(table, f".flag[data-flag={flag}][aria-pressed=false]")
+            viewer.page.click(f".flag[data-flag={flag}]")
+            viewer.wait(f".flag[data-flag={flag}][aria-pressed=true]")
 
-        def as_counted(flag=flag):
-            count = viewer.text(f".flag[data-flag={flag}] b")
-            shown = viewer.count(f"table.debates tbody .note-flag.{flag}")
-            fits = viewer.count(".found") == 1 and viewer.text(".found").startswith(f"{count} of ")
-            return fits and shown == rows(viewer).count() == int(count)
+            def as_counted(flag=flag):
+                count = viewer.text(f".flag[data-flag={flag}] b")
+                shown = viewer.count(f"table.debates tbody .note-flag.{flag}")
+                fits = viewer.count(".found") == 1 and viewer.text(".found").startswith(f"{count} of ")
+                return fits and shown == rows(viewer).count() == int(count)
 
-        viewer.until(as_counted)
+            viewer.until(as_counted)
+            assert f"flags={flag}" in viewer.page.url
+        left -= set(shown)
+    assert not left
+    viewer.check()
+
+
+def test_a_row_says_what_a_debate_was(viewer):
+    viewer.go(f"#/source/{ids(viewer)['debates.jsonl']}/debates", "table.debates")
+    debates = list(read_file(GOLDEN / "debates.jsonl"))
+    for row, debate in zip(viewer.texts("table.debates tbody tr"), debates, strict=True):
+        assert f"{debate.protocol.name} {debate.agents} × " in " ".join(row.split())
+        if not any(turn.used for turn in debate.turns):
+            assert f"{sum(len(turn.text) for turn in debate.turns):,} characters" in row
+        malformed = score(debate).tally.counts.malformed
+        assert ("Malformed vote" in row) == (malformed > 0)
+        assert (f"Malformed vote × {malformed}" in row) == (malformed > 1)
     viewer.check()
 
 
@@ -210,11 +251,11 @@ def test_search_finds_what_was_said_and_shows_it_there(viewer):
 
 def test_columns_sort(viewer):
     run = ids(viewer)["peer-votes"]
-    for column, index in (("sampled_tokens", 7), ("votes", 5)):
+    for column, index in (("sampled_tokens", 8), ("votes", 6)):
         viewer.go(f"#/source/{run}/debates?part=step_000002&sort=-{column}", "th[aria-sort=descending]")
 
         def in_order(index=index):
-            numbers = [int(text) for text in viewer.texts(f"table.debates tbody tr > :nth-child({index})")]
+            numbers = [int(text.split()[0]) for text in viewer.texts(f"table.debates tbody tr > :nth-child({index})")]
             return len(numbers) == 6 and numbers == sorted(numbers, reverse=True)
 
         viewer.until(in_order)
@@ -360,6 +401,36 @@ def test_each_vote_that_was_written_opens_itself(viewer):
             viewer.wait("dialog", "detached")
     assert viewer.count("#turn-7 .vote.void") + viewer.count("#turn-8 .vote.void") > 2
     viewer.check()
+
+
+def test_a_score_of_an_agent_is_told_by_its_votes(chrome, tmp_path):
+    debates = list(read_file(GOLDEN / "worked.jsonl"))
+    run, config = Run(tmp_path / "run"), changed(preset("math"), {"reward": "win_rate"}, "test")
+    run.begin(config, {})
+    run.save_debates("step_000001", Played(tuple(debates), {}))
+    one = Viewer(chrome, export_page([run.path], tmp_path / "page.html").as_uri())
+    one.wait(".tabs")
+    page = one.page.url.partition("#")[2]
+    for index, debate in enumerate(debates):
+        one.go(f"#{page}/debate/step_000001/{index}", ".agents")
+        one.until(lambda debate=debate: debate.id in one.text(".head"))
+        one.page.click(".agents + .rewards summary")
+        scored = score(debate, config.learn.reward)
+        stream = scored.streams[0]
+        assert (stream.name, stream.unit) == ("win_rate", "agent")
+        told = one.page.locator(".agents + .rewards .why").all()
+        for agent, (shown, votes) in enumerate(zip(told, stream.votes, strict=True)):
+            sign = "−" if stream.values[agent] < 0 else "+"
+            assert shown.inner_text().startswith(f"Agent {agent}: win_rate {sign}{abs(stream.values[agent]):.3f}")
+            about = [scored.tally.all_votes[index] for index in votes]
+            said = [f"{vote.a} {'=' if vote.tied else '>'} {vote.b}" for vote in about]
+            assert shown.locator("li b").all_inner_texts() == said
+            effects = [text.endswith(" for it") for text in shown.locator("li").all_inner_texts()]
+            assert effects == [not vote.tied and vote.a == agent for vote in about]
+            lost = any(turn.parsed.error for turn in debate.turns if turn.agent == agent)
+            assert ("unreadable" in shown.inner_text()) == lost
+    one.check()
+    one.close()
 
 
 def test_the_same_question_at_other_steps_differs_by_words(viewer):

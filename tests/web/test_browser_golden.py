@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from peergrad.debate.transcript import read_file
+from peergrad.reward.rewards import score
 from tests.web.browser import Viewer, chromium, opened_browser, served
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no Chromium here; make browser installs it")
@@ -22,6 +23,8 @@ READ = """() => ({
     (one) => [one.dataset.stream, one.dataset.value, one.dataset.advantage, one.querySelector("b").innerText])),
   credit: [...document.querySelectorAll(".turn")].map((turn) => [...turn.querySelectorAll(".text.raw > .credit")].map(
     (one) => [one.dataset.credit, one.textContent, one.className])),
+  why: [...document.querySelectorAll(".turn")].map((turn) => [...turn.querySelectorAll("div.why")].map(
+    (one) => [...one.querySelectorAll("li b")].map((vote) => vote.textContent))),
 })"""
 
 
@@ -62,6 +65,10 @@ def test_votes_rewards_and_credit_are_those_of_peergrad_score(viewer, file):
                 assert number(value) == stream["values"][turn]
                 assert number(advantage) == pytest.approx(stream["advantages"][turn])
                 assert text == signed(stream["values"][turn])
+        made = score(debate)
+        for turn, shown in enumerate(page["why"]):
+            of_turns = [stream for stream in made.streams if stream.unit == "turn"]
+            assert shown == [[said(made.tally.all_votes[one]) for one in stream.votes[turn]] for stream in of_turns]
         for turn, shown in zip(debate.turns, page["credit"], strict=True):
             assert "".join(text for _, text, _ in shown) == turn.text
             check_credit(turn, shown, by_turn, debate.turns.index(turn))
@@ -76,6 +83,10 @@ def cells(votes):
         soft = "" if strength == 1.0 or vote["op"] == "=" else f"{strength:.2f}"
         said = f"{vote['a']} {'=' if tie else '>'} {vote['b']}"
         yield [f"{vote['turn']}-{vote['a']}{vote['op']}{vote['b']}", " ".join(filter(None, (said, soft)))]
+
+
+def said(vote):
+    return f"{vote.a} {'=' if vote.tied else '>'} {vote.b}"
 
 
 def signed(value):
