@@ -129,6 +129,8 @@ def test_a_run_has_curves_alarms_costs_and_checkpoints(viewer):
     assert all(part in text for part in ("Before and after", "What it took", "step_000016", "16 updates, 1 skipped"))
     charts = viewer.count(".chart")
     assert charts > 8
+    titles = [" ".join(title.split()) for title in viewer.texts(".chart figcaption b")]
+    assert {"Mean reward of each stream", "Reward by seat: gen", "Reward by seat: judge"} <= {*titles}
     viewer.page.click(".alarms summary")
     viewer.wait(".alarms a")
     assert "readable replies fell" in viewer.text(".alarms")
@@ -243,6 +245,8 @@ def test_search_finds_what_was_said_and_shows_it_there(viewer):
     assert {text.lower() for text in viewer.texts(".snippet mark")} == {"am sure it"}
     viewer.page.locator("a.open").first.click()
     viewer.wait(".turn.target mark")
+    viewer.go(f"#/source/{ids(viewer)['odd.jsonl']}/debates?q=17", ".snippet mark")  # beside a line that is damaged
+    viewer.until(lambda: rows(viewer).count() == 1)
     viewer.check()
 
 
@@ -300,6 +304,11 @@ def test_a_turn_has_its_sections_raw_reply_and_exact_prompt(viewer, gallery):
     viewer.go(f"#/source/{run}/debate/step_000016/0?view=raw", ".turn")
     assert viewer.page.locator("#turn-4 > .raw .text").text_content() == line["turns"][4]["text"]
     viewer.go(f"#/source/{run}/debate/step_000016/0", ".turn .section.solution")
+    debate = next(read_file(gallery / "runs/peer-votes/debates/step_000016.jsonl"))
+    answer, right = debate.question.style.answer(debate.turns[4].text), debate.question.answer
+    viewer.page.click("#turn-4 .rewards summary")
+    said = f"Grade: {answer} {'is' if answer == right else 'is not'} the answer, {right}"
+    viewer.until(lambda: said in viewer.text("#turn-4 .rewards"))
     viewer.page.click("#turn-4 .prompt summary")
     viewer.wait("#turn-4 .message.assistant")
     last = viewer.page.locator("#turn-4 .message .text").last.text_content()
