@@ -72,6 +72,11 @@ def test_votes_rewards_and_credit_are_those_of_peergrad_score(viewer, file):
         for turn, shown in zip(debate.turns, page["credit"], strict=True):
             assert "".join(text for _, text, _ in shown) == turn.text
             check_credit(turn, shown, by_turn, debate.turns.index(turn))
+        for stream in by_turn:
+            viewer.page.click(f".controls button:text-is('{stream['name']}')")
+            viewer.wait(f".controls button:text-is('{stream['name']}')[aria-pressed=true]")
+            for turn, shown in zip(debate.turns, viewer.page.evaluate(READ)["credit"], strict=True):
+                check_credit(turn, shown, [stream], debate.turns.index(turn))
     viewer.check()
 
 
@@ -97,7 +102,7 @@ SECTIONS = {"gen": ("solution", "evaluation"), "judge": ("comparison",)}
 
 
 def check_credit(turn, shown, streams, index):
-    """The sum on every stretch: of each stream that is about these words, its advantage; none where there is none."""
+    """The sum on every stretch: of each of these streams that is about its words, the advantage; else none."""
     at = 0
     for credit, text, look in shown:
         middle, at = at + len(text) // 2, at + len(text)
