@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
@@ -13,6 +11,7 @@ import pytest
 
 from peergrad.debate.transcript import read_file
 from peergrad.runs.folder import Run
+from tests.commands import peergrad
 from tests.web.browser import WAIT, Viewer, chromium, opened_browser, served
 from tests.web.gallery import write_gallery
 
@@ -35,8 +34,7 @@ def exported(gallery):
     """The addresses of the same as one file and as a folder."""
     paths = [str(gallery / name) for name in ("runs", "evals", "debates")]
     for to in ("page.html", "page"):
-        command = [sys.executable, "-m", "peergrad", "view", *paths, "--export", str(gallery / to)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        peergrad("view", *paths, "--export", gallery / to).check_returncode()
     return {"file": (gallery / "page.html").as_uri(), "folder": (gallery / "page" / "index.html").as_uri()}
 
 
