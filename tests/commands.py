@@ -73,6 +73,7 @@ def _become(job: dict) -> None:
         atexit._run_exitfuncs()
         gc.collect()
         sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(left.code or 0)
 
 
