@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
@@ -11,7 +13,6 @@ import pytest
 
 from peergrad.debate.transcript import read_file
 from peergrad.runs.folder import Run
-from tests.commands import peergrad
 from tests.web.browser import WAIT, Viewer, chromium, opened_browser, served
 from tests.web.gallery import write_gallery
 
@@ -34,7 +35,8 @@ def exported(gallery):
     """The addresses of the same as one file and as a folder."""
     paths = [str(gallery / name) for name in ("runs", "evals", "debates")]
     for to in ("page.html", "page"):
-        peergrad("view", *paths, "--export", gallery / to).check_returncode()
+        command = [sys.executable, "-m", "peergrad", "view", *paths, "--export", str(gallery / to)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return {"file": (gallery / "page.html").as_uri(), "folder": (gallery / "page" / "index.html").as_uri()}
 
 
@@ -409,7 +411,11 @@ def test_pages_fit_a_phone_and_the_dark(chrome, address):
     one.close()
 
 
-@pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 1280), (False, 390)])
+BOTH = [(False, 1280), (True, 390)]
+OTHERS = [pytest.param(True, 1280, marks=pytest.mark.slow), pytest.param(False, 390, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("dark", "width"), [*BOTH, *OTHERS])
 def test_axe_finds_nothing_in_the_way_of_anybody(chrome, address, dark, width):
     """Names of controls, contrast, order of headings, landmarks, tables: every rule of axe-core, on every page."""
     axe = resources.files(pytest.importorskip("axe_playwright_python")).joinpath("axe.min.js").read_text()

@@ -1,12 +1,13 @@
 """What the page shows of votes, rewards and credit is what `peergrad score` says, read off the page itself."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from peergrad.debate.transcript import read_file
-from tests.commands import peergrad
 from tests.web.browser import Viewer, chromium, opened_browser, served
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no Chromium here; make browser installs it")
@@ -35,7 +36,8 @@ def viewer(tmp_path_factory):
 
 
 def scored(file):
-    return json.loads(peergrad("score", file, "--json").stdout)["debates"]
+    said = subprocess.run([sys.executable, "-m", "peergrad", "score", str(file), "--json"], capture_output=True, check=True)
+    return json.loads(said.stdout)["debates"]
 
 
 def number(text):
