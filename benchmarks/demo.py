@@ -1,12 +1,13 @@
-"""What ``make demo`` teaches, over seeds, and how much of it is the votes' doing.
+"""What ``make demo`` teaches, over seeds, machines and kinds of votes: how much of it is the votes' doing.
 
-    python benchmarks/demo.py --seeds 0-9 --at-once 2
-    python benchmarks/demo.py --seeds 0-9 --votes peer,shuffled --out runs/with-control -- --center group
+    python benchmarks/demo.py --seeds 0-9 --runs peer,shuffled,peer-2threads,peer-unpacked --at-once 2
 
-Trains the demo once for every seed and kind of votes (``peer``; the controls ``shuffled``, ``majority``, ``none``), each in
-a process and a folder of its own, and prints how many of the held-out sums it answers alone, before and after. The same
-command resumes: what is finished is read, what was cut off goes on. A line of JSON a run, a table, and a line of JSON last.
-What follows ``--`` is given to ``peergrad train``: shuffled votes, for one, need advantages within a question.
+Trains the demo once for every seed and kind of run: ``peer``, or one of the controls ``shuffled``, ``majority`` and
+``none``; with one thread each unless it says ``-2threads``, and with matrices packed by oneDNN, where this PyTorch has it,
+unless it says ``-unpacked``: sums of floating-point numbers then come out a little different, as on other machines. Each is
+a process and a folder of its own. Printed is how many of the held-out sums a sampled answer alone gets right, and the
+likeliest one, before and after. The same command resumes: what is finished is read, what was cut off goes on. A line of JSON
+a run, a table, and a line of JSON last. What follows ``--`` is given to ``peergrad train``.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,43 +31,59 @@ from peergrad.debate.sampler import all_of
 from peergrad.runs.folder import Run
 
 Row = dict[str, Any]
+UNPACKED = """
+import peergrad.engines.local.model.decoder as decoder
+from peergrad.cli.main import main
+decoder.can_pack = lambda weights: False
+main()
+"""
 
 
-def row_of(folder: Path, seed: int, votes: str) -> Row | None:
-    """What a run came to: the share of held-out sums that it answers alone over its steps; ``None`` until it is over."""
-    run = Run(folder)
-    lines = run.metrics() if folder.is_dir() else []
-    alone = [
+def curve(lines: Sequence[dict[str, Any]], kind: str) -> list[tuple[int, float]]:
+    """The share of held-out sums that are right over the steps: ``direct``, the likeliest words, or ``sampled``."""
+    return [
         (line["step"], share)
         for line in lines
         if line["phase"] == "eval"
         for name, share in line.items()
-        if name.startswith("eval/direct/") and name.endswith("/correct")
+        if name.startswith(f"eval/{kind}/") and name.endswith("/correct")
     ]
-    if not (folder / "report.html").exists() or len(alone) < 2:
+
+
+def row_of(folder: Path, seed: int, kind: str) -> Row | None:
+    """What a run came to: the share of held-out sums that it answers alone over its steps; ``None`` until it is over."""
+    run = Run(folder)
+    lines = run.metrics() if folder.is_dir() else []
+    likeliest = curve(lines, "direct")
+    sampled = curve(lines, "sampled") or likeliest
+    if not (folder / "report.html").exists() or len(sampled) < 2:
         return None
     trained = [line for line in lines if line["phase"] == "train"]
     accuracy = [line["votes/accuracy"] for line in trained if line.get("votes/accuracy") is not None]
     return {
         "seed": seed,
-        "votes": votes,
-        "before": alone[0][1],
-        "after": alone[-1][1],
-        "curve": alone,
+        "run": kind,
+        "before": sampled[0][1],
+        "after": sampled[-1][1],
+        "likeliest": [likeliest[0][1], likeliest[-1][1]],
+        "curve": sampled,
         "votes_right": round(float(np.mean(accuracy)), 3) if accuracy else None,
         "steps_s": round(sum(line["time/sample_s"] + line["time/train_s"] for line in trained)),
     }
 
 
-async def trained(args: argparse.Namespace, seed: int, votes: str, free: asyncio.Semaphore) -> Row:
+async def trained(args: argparse.Namespace, seed: int, kind: str, free: asyncio.Semaphore) -> Row:
     """A run, played or resumed to its end unless it is there."""
-    folder = args.out / f"{votes}-{seed}"
+    folder = args.out / f"{kind}-{seed}"
+    votes, *how = kind.split("-")
+    threads = next((part.removesuffix("threads") for part in how if part != "unpacked"), "1")
     async with free:
-        if (row := row_of(folder, seed, votes)) is None:
-            flags = ["--preset", "demo", "--seed", seed, "--votes", votes, "--out", folder, *args.flags]
+        if (row := row_of(folder, seed, kind)) is None:
+            flags = ["train", "--preset", "demo", "--seed", seed, "--votes", votes, "--threads", threads, "--out", folder]
             args.out.mkdir(parents=True, exist_ok=True)
             with folder.with_suffix(".log").open("ab") as log:
-                command = [sys.executable, "-m", "peergrad", "train", *map(str, flags)]
+                started = ["-c", UNPACKED] if "unpacked" in how else ["-m", "peergrad"]
+                command = [sys.executable, *started, *map(str, flags), *args.flags]
                 environment = os.environ | {"OMP_WAIT_POLICY": "passive"}  # threads that wait must not take another's core
                 process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, env=environment)
                 try:
@@ -73,35 +91,38 @@ async def trained(args: argparse.Namespace, seed: int, votes: str, free: asyncio
                 finally:
                     if process.returncode is None:  # the sweep ends, and its runs with it; they resume
                         process.terminate()
-            row = row_of(folder, seed, votes)
+            row = row_of(folder, seed, kind)
             if row is None:  # one that learned nothing ends with an error, too, and is a result
-                raise EngineError(f"seed {seed} with {votes} votes ended with {code}; see {log.name}")
+                raise EngineError(f"{kind}, seed {seed}, ended with {code}; see {log.name}")
     print(json.dumps(row), flush=True)
     return row
 
 
 def table(rows: Sequence[Row]) -> str:
-    """A line a seed, before and after for each kind of votes; below them the means."""
-    kinds = list(dict.fromkeys(row["votes"] for row in rows))
+    """A line a seed, before and after for each kind of run; below them the means, and those of the likeliest answers."""
+    kinds = list(dict.fromkeys(row["run"] for row in rows))
     by_seed: defaultdict[int, dict[str, Row]] = defaultdict(dict)
     for row in rows:
-        by_seed[row["seed"]][row["votes"]] = row
+        by_seed[row["seed"]][row["run"]] = row
 
     def cells(found: dict[str, Row]) -> list[str]:
         return [f"{found[k]['before']:.0%} → {found[k]['after']:.0%}" if k in found else "–" for k in kinds]
 
-    means = {
-        kind: {end: float(np.mean([row[end] for row in rows if row["votes"] == kind])) for end in ("before", "after")}
-        for kind in kinds
-    }
+    def mean(kind: str, of: Callable[[Row], Sequence[float]]) -> Row:
+        before, after = np.mean([of(row) for row in rows if row["run"] == kind], 0)
+        return {"before": before, "after": after}
+
+    sampled = {kind: mean(kind, lambda row: (row["before"], row["after"])) for kind in kinds}
+    likeliest = {kind: mean(kind, lambda row: row["likeliest"]) for kind in kinds}
     lines = [["seed", *kinds], ["---"] * (len(kinds) + 1)]
-    lines += [[str(seed), *cells(found)] for seed, found in sorted(by_seed.items())] + [["mean", *cells(means)]]
+    lines += [[str(seed), *cells(found)] for seed, found in sorted(by_seed.items())]
+    lines += [["mean", *cells(sampled)], ["mean of the likeliest answers", *cells(likeliest)]]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 async def sweep(args: argparse.Namespace) -> list[Row]:
     free = asyncio.Semaphore(args.at_once)
-    return await all_of([trained(args, seed, votes, free) for seed in args.seeds for votes in args.votes])
+    return await all_of([trained(args, seed, kind, free) for seed in args.seeds for kind in args.runs])
 
 
 def seeds(text: str) -> list[int]:
@@ -110,13 +131,23 @@ def seeds(text: str) -> list[int]:
     return [seed for low, _, high in ranges for seed in range(int(low), int(high or low) + 1)]
 
 
+def kinds(text: str) -> list[str]:
+    """Example: ``kinds("peer,peer-2threads") == ["peer", "peer-2threads"]``"""
+    given = text.split(",")
+    if wrong := [
+        kind for kind in given if not re.fullmatch(r"(peer|shuffled|majority|none)(-\d+threads)?(-unpacked)?", kind)
+    ]:
+        raise argparse.ArgumentTypeError(f"{wrong[0]!r} is not VOTES[-Nthreads][-unpacked]")
+    return given
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=seeds, default=seeds("0-9"), help="such as 0-9 or 0,3,5")
-    parser.add_argument("--votes", type=lambda text: text.split(","), default=["peer"])
+    parser.add_argument("--runs", type=kinds, default=["peer"], help="VOTES[-Nthreads][-unpacked], with commas between them")
     parser.add_argument("--at-once", type=int, default=1, help="how many runs at a time")
     parser.add_argument("--out", type=Path, default=Path("runs/demo-sweep"))
-    parser.add_argument("flags", nargs="*", help="after --: more flags of peergrad train, such as -- --threads 1")
+    parser.add_argument("flags", nargs="*", help="after --: more flags of peergrad train, such as -- --steps 8")
     args = parser.parse_args()
     started = time.monotonic()
     try:
@@ -124,9 +155,9 @@ def main() -> None:
     except (EngineError, UserError) as error:
         sys.exit(f"demo: {error}")
     print(table(rows))
-    peers = [row for row in rows if row["votes"] == "peer"]
-    result = {"benchmark": "demo", "seconds": round(time.monotonic() - started), "seeds": len(args.seeds)}
-    print(json.dumps(result | {"rose": sum(row["after"] > row["before"] for row in peers), "peer_runs": len(peers)}))
+    rose = {kind: sum(row["after"] > row["before"] for row in rows if row["run"] == kind) for kind in args.runs}
+    result = {"benchmark": "demo", "seconds": round(time.monotonic() - started), "seeds": len(args.seeds), "rose": rose}
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Where the time of a step of ``peergrad train --preset demo`` goes, and what the loop itself costs.
+"""Where the time of a step of ``peergrad train --preset demo-parallel`` goes, and what the loop itself costs.
 
-First the real thing: the demo's model and settings, a few steps, each part timed. Then the same steps again with an engine
+First the real thing: its model and settings, a few steps, each part timed. Then the same steps again with an engine
 that gives the recorded replies at once and learns nothing: what is left is our own time. It must stay under 5 % of a step.
 """
 
@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from peergrad.config import TrainConfig, preset
+from peergrad.debate.settings import changed
 from peergrad.debate.types import Ask, Reply
 from peergrad.engines.base import Setup
 from peergrad.engines.local import engine as local
@@ -26,7 +27,6 @@ from peergrad.engines.registry import open_trainer
 from peergrad.learn.trainer import StepStats
 from peergrad.runs.folder import Run
 from peergrad.runs.training import train_run
-from peergrad.settings import changed
 
 SPENT: defaultdict[str, float] = defaultdict(float)
 
@@ -78,7 +78,7 @@ def main() -> None:
     base = {"steps": steps, "eval_questions": 0, "eval_debates": 0}
 
     def settings(name: str, **more: object) -> TrainConfig:
-        return changed(preset("demo"), base | {"out": folder / name} | more, "benchmark")
+        return changed(preset("demo-parallel"), base | {"out": folder / name} | more, "benchmark")
 
     timed(Scheduler, "_prefill", "prompts")
     timed(Scheduler, "_decode", "decoding tokens")

@@ -32,6 +32,7 @@ from peergrad import Batcher, datums, play_all
 from peergrad.config import preset
 from peergrad.debate.play import Played
 from peergrad.debate.protocols import Direct
+from peergrad.debate.settings import changed
 from peergrad.engines.local.engine import Local
 from peergrad.engines.local.model.lora import LoraRules
 from peergrad.engines.local.sample.scheduler import Scheduler
@@ -40,7 +41,6 @@ from peergrad.learn.data import Datum
 from peergrad.learn.train import self_play, train
 from peergrad.learn.trainer import StepStats, joined, parts
 from peergrad.runs.plan import Plan, plan_run
-from peergrad.settings import changed
 from peergrad.tasks.base import grade_all
 
 PARTS = ("_admit", "_prefill", "_decode", "_collect", "_retire")

@@ -1,6 +1,6 @@
 """A metric and an alarm of one's own: plain functions, of the debates of a step and of what was measured so far.
 
-peergrad train --preset demo --metrics my_metrics:vote_length --alarms my_metrics:too_long    # in the folder of this file
+peergrad train --preset demo-parallel --metrics my_metrics:vote_length --alarms my_metrics:too_long    # in the folder of this file
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A protocol of one's own: everybody answers alone, then everybody votes on the others' answers, and on nothing else.
 
-    peergrad train --preset demo --protocol my_protocol:Panel --heat 0.8      # in the folder of this file
+    peergrad train --preset demo-parallel --protocol my_protocol:Panel --heat 0.8      # in the folder of this file
     peergrad debate "Why is the sky dark at night?" --protocol my_protocol:Panel
 
-or ``with_protocol(preset("demo"), Panel(heat=0.8))`` in Python. Every field of the dataclass is a setting and a flag.
+or ``with_protocol(preset("demo-parallel"), Panel(heat=0.8))`` in Python. Every field of the dataclass is a setting and a flag.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rewards of one's own: plain functions from a debate, its valid votes and the truth to streams.
 
-    peergrad train --preset demo --reward my_rewards:agreement        # in the folder of this file
+    peergrad train --preset demo-parallel --reward my_rewards:agreement        # in the folder of this file
     peergrad score debates.jsonl --reward my_rewards:agreement
 
 or ``RewardRules(reward="my_rewards:agreement")`` in Python.

@@ -1,6 +1,6 @@
 """A task of one's own: small programming puzzles, graded by running what the model wrote.
 
-    peergrad train --preset demo --task my_task:Puzzles --warm-steps 0 --eval-questions 1 --eval-debates 1 --batch 2
+    peergrad train --preset demo-parallel --task my_task:Puzzles --warm-steps 0 --eval-questions 1 --eval-debates 1 --batch 2
     peergrad debate --task my_task:Puzzles                                # both in the folder of this file
 
 A program may loop, take all memory, or exit, so it runs in the pool, whose processes are killed. It gives outputs alone,

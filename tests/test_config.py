@@ -12,9 +12,9 @@ from peergrad.config import PRESETS, KeepConfig, TrainConfig, WarmConfig, from_f
 from peergrad.debate.config import DebateConfig
 from peergrad.debate.protocol import Recorded
 from peergrad.debate.protocols import Ballot, Parallel, Sequential
+from peergrad.debate.settings import changed, flat, from_file, to_toml
 from peergrad.learn.train import LearnRules
 from peergrad.runs.plan import plan_run
-from peergrad.settings import changed, flat, from_file, to_toml
 from peergrad.tasks.open import TaskConfig
 from tests.commands import peergrad
 
@@ -202,7 +202,7 @@ def test_a_mistake_is_said_before_anything_is_loaded(tmp_path, args, says):
 
 def test_dry_run_shows_and_loads_nothing(tmp_path):
     (tmp_path / "mine.toml").write_text("[learn]\nlr = 1e-4\nsteps = 7\n")
-    done = command("--preset", "demo", "--config", "mine.toml", "--steps", "9", "--dry-run", cwd=tmp_path)
+    done = command("--preset", "demo-parallel", "--config", "mine.toml", "--steps", "9", "--dry-run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "lr = 0.0001" in done.stdout
     assert "steps = 9" in done.stdout
@@ -235,11 +235,14 @@ def test_agents_and_reward_follow_the_protocol(tmp_path, monkeypatch, args, want
 
 
 def test_a_folder_from_before_has_its_learning_rate(tmp_path):
-    text = to_toml(changed(preset("demo"), {"lr_schedule": "cosine"}, "test"))
+    text = to_toml(changed(preset("demo-parallel"), {"lr_schedule": "cosine"}, "test"))
     before = [line for line in text.splitlines() if not line.startswith(("lr_", "kl ", "opponents "))]
     (tmp_path / "config.toml").write_text("\n".join(before).replace("[learn]", '[learn]\nschedule = "cosine"'))
-    assert from_folder(TrainConfig(), tmp_path).learn == changed(preset("demo"), {"lr_schedule": "cosine"}, "test").learn
-    ballot = changed(with_protocol(preset("demo"), "ballot"), {"lr_schedule": "cosine"}, "test")
+    assert (
+        from_folder(TrainConfig(), tmp_path).learn
+        == changed(preset("demo-parallel"), {"lr_schedule": "cosine"}, "test").learn
+    )
+    ballot = changed(with_protocol(preset("demo-parallel"), "ballot"), {"lr_schedule": "cosine"}, "test")
     (tmp_path / "config.toml").write_text(to_toml(ballot).replace("lr_schedule", "schedule"))
     assert from_folder(TrainConfig(), tmp_path).learn.lr_schedule == "cosine"
 
@@ -247,7 +250,7 @@ def test_a_folder_from_before_has_its_learning_rate(tmp_path):
 def test_a_protocol_of_another_command_or_in_python(tmp_path):
     assert flat(eval_settings(["--protocol", "ballot"]))["agents"] == 8
     assert with_protocol(preset("math-hard"), Ballot(agents=5)).debate.agents == 5
-    config = changed(with_protocol(preset("demo"), "ballot"), {"ballot_form": "pairs", "agents": 4}, "test")
+    config = changed(with_protocol(preset("demo-parallel"), "ballot"), {"ballot_form": "pairs", "agents": 4}, "test")
     assert with_protocol(config, "ballot").debate.agents == 4, "it is the one there is already"
     (tmp_path / "run.json").write_text("{}")
     (tmp_path / "config.toml").write_text(to_toml(config))

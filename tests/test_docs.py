@@ -110,7 +110,7 @@ def test_links_lead_somewhere():
             assert (page.parent / link).exists(), f"{page}: {link}"
 
 
-SMALL = ["--steps=1", "--warm-steps=0", "--eval-questions=0", "--eval-debates=0", "--batch=2", "--max-tokens=64"]
+SMALL = ["--steps=1", "--eval-every=0", "--eval-questions=0", "--eval-debates=0", "--batch=2", "--max-tokens=64"]
 PARROT = ROOT / "tests" / "fixtures" / "parrot"
 
 
@@ -133,7 +133,7 @@ def test_the_python_of_the_readme_runs_and_says_how_it_goes(tmp_path):
     small = {one.removeprefix("--").split("=")[0].replace("-", "_"): int(one.split("=")[1]) for one in SMALL}
     block = block.replace("smollm2", str(PARROT))
     block = block.replace('preset("demo")', f"changed(preset('demo'), {small | {'model': str(PARROT)}}, 'test')")
-    code = "from peergrad.settings import changed\n" + block
+    code = "from peergrad.debate.settings import changed\n" + block
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=environ, timeout=300

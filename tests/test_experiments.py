@@ -11,7 +11,7 @@ import pytest
 from experiments.votes_teach import run, table, voters
 from peergrad.cli.main import train_settings
 from peergrad.config import PRESETS
-from peergrad.settings import flat
+from peergrad.debate.settings import flat
 
 FOLDER = Path(run.__file__).parent
 PARROT = Path(__file__).parent / "fixtures" / "parrot"
@@ -119,13 +119,13 @@ def test_the_results_that_are_kept_make_the_tables_of_the_docs(capsys, monkeypat
     printed = [cells(line) for line in capsys.readouterr().out.splitlines()]
     page = [cells(line) for line in (FOLDER.parents[1] / "docs" / "results.md").read_text().splitlines()]
     arms = [row for row in printed if row and row[0] in table.ORDER]
-    assert len(arms) == 12
+    assert len(arms) == 17
     runs = [
         [row[0], row[1], row[2], *row[5:]]
         for row in printed
         if row and row[0][:-2] in table.ORDER and row[0] != "parallel-0"
     ]
-    assert len(runs) == 9
+    assert len(runs) == 10
     assert [row for row in arms + runs if row not in page] == []
     assert figure.read_text() == (FOLDER.parents[1] / "docs" / "votes_teach.svg").read_text()
 

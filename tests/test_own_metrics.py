@@ -21,7 +21,7 @@ STEP = Step(0, 1e-3, Played((), {}), (), (), (), None, 1.0)
 
 
 def test_the_example_on_the_command_line(tmp_path):
-    command = ["train", "--preset", "demo", "--model", PARROT, "--threads", 1, "--batch", 2, "--max-tokens", 40]
+    command = ["train", "--preset", "demo-parallel", "--model", PARROT, "--threads", 1, "--batch", 2, "--max-tokens", 40]
     command += ["--eval-questions", 3, "--out", tmp_path / "run"]
     own = ["--metrics", "my_metrics:vote_length", "--alarms", "my_metrics:too_long"]
     for steps in ("1", "2"):  # the second one resumes

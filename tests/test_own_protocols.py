@@ -14,10 +14,10 @@ from peergrad.config import from_folder
 from peergrad.debate import protocol as protocols
 from peergrad.debate.contract import read
 from peergrad.debate.protocol import Recorded, own_protocol
+from peergrad.debate.settings import flat, to_toml
 from peergrad.debate.types import Contract, Parsed
 from peergrad.learn.data import section_tokens
 from peergrad.runs.folder import Run
-from peergrad.settings import flat, to_toml
 from peergrad.web.report import report
 from tests.commands import peergrad
 from tests.helpers import parallel, played, short
@@ -49,7 +49,7 @@ def debate(panel, agents=3):
     return asyncio.run(play(panel(agents=agents), Question("q", "What is 1 + 1?", "2", "boxed"), Scripted(script)))
 
 
-def test_turns_may_have_different_contracts_or_none(panel):
+def test_turns_may_have_different_contracts_or_none(panel):  # SPEC 3.13
     played = debate(panel)
     assert [(turn.round, turn.asked_to_answer, turn.asked_to_vote) for turn in played.turns] == [(0, True, False)] * 3 + [
         (1, False, True)
@@ -110,19 +110,19 @@ def test_a_damaged_transcript_of_an_unknown_protocol_is_a_sentence(panel, monkey
 
 
 def test_its_fields_are_settings(panel, tmp_path):
-    config = with_protocol(preset("demo"), panel(heat=0.5))
+    config = with_protocol(preset("demo-parallel"), panel(heat=0.5))
     assert flat(config)["heat"] == 0.5
     assert config.debate.build() == panel(heat=0.5)
     (tmp_path / "config.toml").write_text(to_toml(config))
-    assert from_folder(preset("demo"), tmp_path) == config
+    assert from_folder(preset("demo-parallel"), tmp_path) == config
 
 
 def test_a_folder_imports_nothing(panel, tmp_path, monkeypatch):
-    config = with_protocol(preset("demo"), panel(heat=0.5))
+    config = with_protocol(preset("demo-parallel"), panel(heat=0.5))
     (tmp_path / "config.toml").write_text(to_toml(config))
     monkeypatch.setattr(protocols, "_own", {})
     monkeypatch.setattr(protocols, "imported", lambda *_: pytest.fail("a folder named it"))
-    sent = from_folder(preset("demo"), tmp_path)
+    sent = from_folder(preset("demo-parallel"), tmp_path)
     assert "heat" not in flat(sent)
     assert isinstance(sent.debate.build(), Recorded)
 
@@ -213,7 +213,7 @@ def test_a_kind_of_a_built_in_one_keeps_its_own_name(tmp_path, monkeypatch):
         "class Louder(Parallel):\n    extra: int = 1\n"
     )
     louder = own_protocol("kinds_of:Louder")
-    config = with_protocol(preset("demo"), louder(extra=5))
+    config = with_protocol(preset("demo-parallel"), louder(extra=5))
     assert config.debate.build() == louder(extra=5)
     assert louder().name == "kinds_of:Louder"
     played = asyncio.run(play(louder(max_rounds=2, extra=5), Question("q", "?"), Scripted(lambda _: short())))
@@ -254,7 +254,7 @@ def test_a_field_may_not_be_called_like_another_setting(tmp_path, monkeypatch):
         "class P(BaseProtocol):\n    seed: int = 1\n    table: dict = None\n"
     )
     with pytest.raises(UserError, match="has a field seed, which is another setting already"):
-        with_protocol(preset("demo"), "taking:P")
+        with_protocol(preset("demo-parallel"), "taking:P")
 
 
 def test_a_turn_of_a_built_in_protocol_may_have_no_contract():

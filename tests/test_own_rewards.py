@@ -11,8 +11,8 @@ from peergrad import Question, RewardRules, Run, UserError, dump, load, score
 from peergrad.cli.eval import _trained_on
 from peergrad.debate.settings import imported
 from peergrad.learn.train import LearnRules
+from peergrad.measure.gates import Sample, gates
 from peergrad.measure.metrics import DebateBatch, rewards
-from peergrad.measure.preflight import Sample, gates
 from peergrad.measure.rescore import rescore, verdict
 from peergrad.runs.export import export
 from peergrad.runs.folder import Progress

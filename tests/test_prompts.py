@@ -18,9 +18,9 @@ from peergrad.debate.play import play
 from peergrad.debate.prompts import TEXTS, read_texts
 from peergrad.debate.protocols import Parallel, Sequential
 from peergrad.debate.question import STYLES
+from peergrad.debate.settings import changed
 from peergrad.runs.folder import Run
 from peergrad.runs.plan import plan_run
-from peergrad.settings import changed
 from tests.commands import peergrad
 from tests.helpers import Choosing, full, short
 
@@ -150,7 +150,9 @@ def test_a_run_by_ones_own_text_and_not_by_another(folder, tmp_path):
 
 
 def test_a_check_by_ones_own_text(folder):
-    made = command("check", "--preset", "demo", *SMALL, "--questions", 2, "--max-rounds", 1, "--prompts", folder, "--json")
+    made = command(
+        "check", "--preset", "demo-parallel", *SMALL, "--questions", 2, "--max-rounds", 1, "--prompts", folder, "--json"
+    )
     assert made.returncode in (0, 1), made.stderr
     assert "copied" in made.stdout
 
@@ -183,7 +185,7 @@ def test_a_run_keeps_its_texts_and_reads_no_others(folder, tmp_path, monkeypatch
     secret.mkdir()
     (secret / "propose.txt").write_text("another's")
     monkeypatch.chdir(tmp_path)
-    config = changed(preset("demo"), {"prompts": "texts"}, "test")
+    config = changed(preset("demo-parallel"), {"prompts": "texts"}, "test")
     run, facts = Run(tmp_path / "run"), plan_run(config).facts
     with run.opened(config, facts):
         run.begin(config, facts)

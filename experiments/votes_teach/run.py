@@ -3,8 +3,9 @@
     python experiments/votes_teach/run.py --model MODEL --data DIR --out runs/votes_teach --arms peer,shuffled --seeds 0,1,2
 
 ``--data`` has gsm8k_train.jsonl.gz and gsm8k_test.jsonl.gz, and the files of the other tests (``TESTS``) that are to be
-measured. Without it the datasets are fetched by name, and judging can't be measured. The model is loaded once. Every run and evaluation resumes: give
-the same command again. Two of them share a GPU well: ``--set kv_gb=24 max_rows=512`` gives each a part of its memory.
+measured. Without it the datasets are fetched by name, and judging can't be measured. The model is loaded once. Every run and
+evaluation resumes: give the same command again. Two of them share a GPU well: ``--set kv_gb=24 max_rows=512`` gives each a
+part of its memory.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from peergrad.cli.main import train_settings
 from peergrad.config import EvalConfig, TrainConfig
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.sampler import Batcher, Sampler
+from peergrad.debate.settings import changed, flat
 from peergrad.engines.base import EngineConfig, Setup, UpdateConfig
 from peergrad.engines.local.engine import Local
 from peergrad.engines.local.model.lora import LoraRules
@@ -31,7 +33,6 @@ from peergrad.runs import evaluation
 from peergrad.runs.models import ModelRef
 from peergrad.runs.training import train_run
 from peergrad.runs.watch import Printing
-from peergrad.settings import changed, flat
 from peergrad.tasks.open import open_questions
 from peergrad.terminal.tables import result_text
 

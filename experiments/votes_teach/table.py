@@ -30,6 +30,7 @@ COLOURS = {
     "format": "#cc79a7",
     "parallel": "#e69f00",
 }
+STEPS, HELD_OUT = 12, 400  # steps and eval_questions of the arms
 Values = dict[str, list[np.ndarray]]  # by arm, for each seed the value of each question
 Steps = list[dict[str, Any]]
 
@@ -73,11 +74,31 @@ def change(ours: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> str:
     by_question = np.mean(ours, 0) - np.mean(others, 0)
     seeds = [np.mean(arm, 1) for arm in (ours, others) if len(arm) > 1]
     parts = [(values.var(ddof=1) / len(values), len(values) - 1) for values in (by_question, *seeds)]
+    return interval(by_question.mean(), parts)
+
+
+def interval(difference: float, parts: Sequence[tuple[float, int]]) -> str:
+    """A difference in points, with the interval that follows from variances of means and the freedom of each."""
     variance = sum(part for part, _ in parts)
     freedom = variance**2 / sum(part**2 / free for part, free in parts) if variance else 1
     half = student_t(int(freedom)) * variance**0.5
-    low, middle, high = (100 * (by_question.mean() + side * half) for side in (-1, 0, 1))
+    low, middle, high = (100 * (difference + side * half) for side in (-1, 0, 1))
     return f"{middle:+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+def held_out_rows(curves: Mapping[str, list[list[tuple[int, float]]]], asked: int) -> dict[str, list[str]]:
+    """By arm its share at the last step, and the difference from shuffled votes. What each question came to is not kept
+    here, so questions count as if each arm had been asked its own, once: they scatter less than that.
+    """
+    last = {arm: np.array([run[-1][1] / 100 for run in runs]) for arm, runs in curves.items()}
+    rows: dict[str, list[str]] = {}
+    for arm, seeds in last.items():
+        rows[arm] = [", ".join(f"{100 * seed:.1f}" for seed in seeds), f"{100 * seeds.mean():.1f}"]
+        pair = [seeds, last["shuffled"]] if "shuffled" in last and arm != "shuffled" else []
+        parts = [(one.mean() * (1 - one.mean()) / asked, asked - 1) for one in pair]
+        parts += [(one.var(ddof=1) / len(one), len(one) - 1) for one in pair if len(one) > 1]
+        rows[arm].append(interval(seeds.mean() - last["shuffled"].mean(), parts) if pair else "")
+    return rows
 
 
 def accuracy_rows(of: Values, against: Sequence[str]) -> dict[str, list[str]]:
@@ -175,11 +196,15 @@ def main() -> int:
     }
     rows = {folder.name: [first_and_last(steps, name) for name in shown.values()] for folder, steps in runs.items()}
     if rows:
-        print(markdown(["run, first → last three steps", *shown], rows))
+        print(markdown(["run, first → last three steps", *shown], rows), end="\n\n")
     curves: dict[str, list[list[tuple[int, float]]]] = defaultdict(list)
     for folder, steps in runs.items():
         if known := curve(steps):
             curves[arm_of(folder)].append(known)
+    whole = {arm: kept for arm, lines in curves.items() if (kept := [line for line in lines if line[-1][0] == STEPS])}
+    if whole:
+        titles = ["arm", "by seed", f"{HELD_OUT} held-out questions, step {STEPS}", "against shuffled"]
+        print(markdown(titles, held_out_rows(whole, HELD_OUT)))
     if args.figure and curves:
         args.figure.write_text(figure(curves))
     return 0

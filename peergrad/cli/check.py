@@ -13,9 +13,8 @@ from rich.text import Text
 from peergrad.cli.main import Flag, Inline, PresetFlags, run_until_done, train_settings
 from peergrad.config import ApiConfig, TrainConfig
 from peergrad.debate.errors import UserError
-from peergrad.runs.preflight import Checked, Forecast, check
-from peergrad.terminal.progress import ProgressView, clock, money
-from peergrad.terminal.tables import Output, table
+from peergrad.runs.check import Checked, Forecast, check
+from peergrad.terminal.console import Output, ProgressView, clock, money, table
 
 base_settings = train_settings
 _COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "unknown": "yellow"}

@@ -17,17 +17,16 @@ from peergrad.cli.main import FirstFlags, Flag, Inline, model_settings, run_unti
 from peergrad.debate.errors import UserError
 from peergrad.debate.protocol import can_vote
 from peergrad.debate.question import STYLES, Question
+from peergrad.debate.settings import changed
 from peergrad.debate.types import Debate
 from peergrad.engines.base import Spent
 from peergrad.measure.ending import as_object, ending, used
 from peergrad.runs import debating
 from peergrad.runs.debating import WEAK, DebatesConfig, DebatesPlan, debate_all
-from peergrad.settings import changed
 from peergrad.tasks.files import lines_of, lines_of_file, stem, typed_questions
 from peergrad.tasks.open import is_own_task, open_questions
+from peergrad.terminal.console import Output, ProgressView, money, nobody_reads
 from peergrad.terminal.debate import DebateView, Page, one_line, print_ending, took
-from peergrad.terminal.progress import ProgressView, money
-from peergrad.terminal.tables import Output, nobody_reads
 
 WEAK_TOKENS = 128
 

@@ -16,8 +16,8 @@ from peergrad.runs import evaluation
 from peergrad.runs.folder import Run
 from peergrad.runs.models import run_of
 from peergrad.tasks.open import is_here, is_own_task, open_questions, open_task, task_names
-from peergrad.terminal.progress import ProgressView
-from peergrad.terminal.tables import Output, print_line, print_result, result_text
+from peergrad.terminal.console import Output, ProgressView, print_line
+from peergrad.terminal.tables import print_result, result_text
 
 
 def base_settings(args: Sequence[str]) -> EvalConfig:

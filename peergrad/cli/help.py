@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import shutil
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from itertools import pairwise
 from typing import Any
 
 from peergrad.config import PRESETS
-from peergrad.settings import flat
+from peergrad.debate.settings import flat, sentences
 
 _EXAMPLES = {
     "train": (
@@ -52,9 +49,9 @@ def short_help(name: str, about: str, settings: Any, preset: str | None) -> str:
     lines += ["", f"What most people set{f', as the preset {preset} has it' if preset else ''}:"]
     if preset:
         lines += _option("preset", "", f"Settings to begin with: {', '.join(PRESETS)}.", width)
-    values, sentences = flat(settings), dict(_sentences(settings))
+    values, said = flat(settings), dict(_sentences(settings))
     for option in _OPTIONS[name].split():
-        lines += _option(option, _written(values[option]), sentences[option], width)
+        lines += _option(option, _written(values[option]), said[option], width)
     more = ", --dry-run, --config FILE" if name == "train" else ", --config FILE, --json"
     return "\n".join([*lines, "", f"All {len(values)} settings{more}: peergrad {name} --help-all"])
 
@@ -75,10 +72,4 @@ def _sentences(config: Any) -> Iterator[tuple[str, str]]:
         if is_dataclass(section := getattr(config, one.name)):
             yield from _sentences(section)
     for kind in reversed(type(config).__mro__[:-1]):
-        try:
-            body: Sequence[ast.stmt] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body  # type: ignore[attr-defined]
-        except (OSError, TypeError):  # made at run time, for a protocol with settings of its own
-            continue
-        for field, below in pairwise(body):
-            if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                yield ast.unparse(field.target), str(below.value.value)
+        yield from sentences(kind).items()

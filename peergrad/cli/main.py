@@ -34,13 +34,13 @@ from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import nearest
 from peergrad.debate.protocols import PROTOCOLS
 from peergrad.debate.quote import visible
+from peergrad.debate.settings import changed, flat, read_settings
 from peergrad.learn.train import Stopped
 from peergrad.runs.models import run_of, settings_of_run
-from peergrad.settings import changed, flat, read_settings
 from peergrad.tasks.open import is_own_task
 
 if TYPE_CHECKING:
-    from peergrad.terminal.progress import View  # brings rich, which `score --json` does not need
+    from peergrad.terminal.console import View  # brings rich, which `score --json` does not need
 
 T = TypeVar("T")
 

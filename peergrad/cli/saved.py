@@ -209,7 +209,8 @@ def compare(
     if json:
         print(json_module.dumps(comparison))
         return
-    from peergrad.terminal.tables import Output, print_comparison
+    from peergrad.terminal.console import Output
+    from peergrad.terminal.tables import print_comparison
 
     print_comparison(Output(), (str(first), str(second)), comparison)
 

@@ -14,10 +14,9 @@ import tyro
 
 from peergrad.cli.main import Inline, say
 from peergrad.debate.errors import UserError
-from peergrad.debate.settings import Range, install_hint
+from peergrad.debate.settings import Range, check_settings, install_hint
 from peergrad.engines.base import EngineConfig
 from peergrad.engines.shared.servers import is_loopback
-from peergrad.settings import check_settings
 
 KEY_ENV = "PEERGRAD_SERVE_KEY"
 _BACKLOG = 2048
@@ -60,7 +59,7 @@ def command(settings: Annotated[ServeConfig, Inline] = ServeConfig()) -> None:  
         settings.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"out: {settings.out} can't be made ({error.strerror}); give a folder you may write to") from None
-    bound = _bound(settings.host, settings.port)
+    bound = bound_socket(settings.host, settings.port)
     try:
         from peergrad.engines.local.engine import Local
         from peergrad.engines.local.fetch.models import tokenizer_of
@@ -93,7 +92,7 @@ def _key(host: str) -> str | None:
     return key or None
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def bound_socket(host: str, port: int) -> socket.socket:
     """The socket, before anything slow is done."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -102,6 +101,7 @@ def _bound(host: str, port: int) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
         bound.listen(_BACKLOG)  # or another server could still have it, and both would find out once they have a model
-    except OSError as error:
-        raise UserError(f"host: can't listen at {host}, port {port} ({error.strerror or error}); give another") from None
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"host: can't listen at {host}, port {port} ({why}); give another") from None
     return bound

@@ -12,12 +12,12 @@ from peergrad.cli.main import Flag, Inline, PresetFlags, program, run_until_done
 from peergrad.config import TrainConfig
 from peergrad.debate.errors import EngineError
 from peergrad.debate.quote import visible
+from peergrad.debate.settings import to_toml
 from peergrad.learn.train import Stopped
 from peergrad.runs.estimate import estimate
 from peergrad.runs.folder import Run
 from peergrad.runs.training import train_run
-from peergrad.settings import to_toml
-from peergrad.terminal.tables import Output, print_line
+from peergrad.terminal.console import Output, print_line
 from peergrad.terminal.training import RunView, before_and_after, too_many_lost
 from peergrad.web.report import write_report
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import socket
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +10,7 @@ from typing import Annotated
 import tyro
 
 from peergrad.cli.main import Flag, say
+from peergrad.cli.serve import bound_socket
 from peergrad.debate.errors import UserError
 from peergrad.debate.settings import install_hint
 
@@ -56,7 +56,7 @@ def command(
     library = Library(chosen, cache_folder())
     if not library.shelves:
         raise UserError(f"{chosen[0]}: holds no run, evaluation or transcript; give another place")
-    bound = _bound(host, port)
+    bound = bound_socket(host, port)
     token, port = secrets.token_urlsafe(24), bound.getsockname()[1]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}/?token={token}"
     say(f"{len(library.shelves)} to look at; Ctrl-C stops")
@@ -66,16 +66,3 @@ def command(
     app = application(library, token, host=host, port=port)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, lifespan="on", server_header=False)
     uvicorn.Server(config).run(sockets=[bound])
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # Named as TCP, or else asyncio does not turn off the delay of small packets.
-        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-        bound.listen(128)
-    except (OSError, OverflowError) as error:
-        raise UserError(f"host: can't listen at {host}, port {port} ({error}); give another") from None
-    return bound

@@ -16,7 +16,7 @@ from peergrad.debate.personas import PERSONAS, Persona, read_personas
 from peergrad.debate.prompts import Texts, Wording, read_texts
 from peergrad.debate.protocol import BaseProtocol, Recorded, imported_protocol, own_protocol
 from peergrad.debate.protocols import PROTOCOLS, OrderShown, Parallel
-from peergrad.debate.settings import RESUMABLE, is_import_path, where_it_failed
+from peergrad.debate.settings import RESUMABLE, is_import_path, sentences, where_it_failed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class DebateConfig:
 
     protocol: str = "parallel"
     """All agents of a round speak at once and see earlier rounds (parallel), or sequentially, or answer alone and
-    then vote (ballot, with settings of its own) or do not (direct); or module:name."""
+    then vote (ballot, whose own settings --protocol ballot --help-all shows) or do not (direct); or module:name."""
     agents: int = 3
     """How many copies of the policy debate a question; votes need at least 3."""
     max_rounds: int = 3
@@ -55,7 +55,7 @@ class DebateConfig:
     history_rounds: int = -1
     """Sequential: how many rounds a prompt shows, the running one included; -1 is all."""
     max_chars_per_field: int = 4000
-    """Sequential: longer sections of others are clipped to this many characters."""
+    """Sequential and ballot: what others said is clipped to this many characters a section."""
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS and not is_import_path(self.protocol):
@@ -127,7 +127,11 @@ def section_of(protocol: str) -> type[DebateConfig]:
         for field in dataclasses.fields(kind)
         if field.name not in usual and _is_setting(types[field.name])
     ]
-    return dataclasses.make_dataclass(f"{kind.__name__}Config", more, bases=(DebateConfig,), frozen=True, kw_only=True)
+    said = sentences(kind)  # which help finds in the docstring, as there is no source of what is made here
+    lines = [f"    {name}: {said[name]}" for name, *_ in more if name in said]
+    about = {"__doc__": "\n".join([DebateConfig.__doc__ or "", "", "Attributes:", *lines])} if lines else {}
+    name, bases = f"{kind.__name__}Config", (DebateConfig,)
+    return dataclasses.make_dataclass(name, more, bases=bases, namespace=about, frozen=True, kw_only=True)
 
 
 def defaults_of(protocol: str) -> dict[str, Any]:

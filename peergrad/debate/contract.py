@@ -29,17 +29,19 @@ SHORT = Contract(("solution", "evaluation", "comparison"))
 
 def read(
     text: str,
-    contract: Contract,
+    contract: Contract | None,
     *,
     truncated: bool = False,
     reading: Reading = "strict",
     order: Order = "strict",
     max_votes: int = MAX_VOTES,
 ) -> Parsed:
-    """Read one reply under a contract. Never raises.
+    """Read one reply under a contract; without one, all of it is the answer and there is nothing to find. Never raises.
 
     Example: ``read("<solution>4</solution><evaluation>…", SHORT).sections[0].inner == (10, 11)``
     """
+    if contract is None:
+        return Parsed()
     if truncated:
         return Parsed(error=ParseError("truncated"))
     exact = _exact(text, contract, order, max_votes, reading)

@@ -89,7 +89,7 @@ class BaseProtocol:
 
     def read(self, ask: Ask, text: str, truncated: bool = False) -> Parsed:
         """Read the reply to an ask. Never raises: what is wrong with it is data."""
-        return Parsed() if ask.contract is None else contract.read(text, ask.contract, truncated=truncated)
+        return contract.read(text, ask.contract, truncated=truncated)
 
     def window(self, turn: int) -> tuple[int, int]:
         """The turns that a turn's prompt shows, from the first up to, not including, the second."""

@@ -40,16 +40,8 @@ class _Rounds(BaseProtocol):
         return self.max_rounds
 
     def read(self, ask: Ask, text: str, truncated: bool = False) -> Parsed:
-        if ask.contract is None:
-            return Parsed()
-        return contract.read(
-            text,
-            ask.contract,
-            truncated=truncated,
-            reading=self.reading,
-            order=self.order,
-            max_votes=self.max_votes,
-        )
+        reading, order, most = self.reading, self.order, self.max_votes
+        return contract.read(text, ask.contract, truncated=truncated, reading=reading, order=order, max_votes=most)
 
     def _system(self, agent: int, *, full: bool, persona: Persona | None = None) -> str:
         return prompts.system(agent, self.agents, persona=persona, full=full, wording=self.wording, own=self.prompts)

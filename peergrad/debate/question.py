@@ -36,12 +36,16 @@ def last_boxed(text: str) -> str | None:
 
 
 _WHOLE = re.compile(r"(?<![\w.])-?\d++(?!\.?\d)", re.ASCII)
+_EXPRESSION = re.compile(r"(?<!\d)-?\d++(?:[ \t]*+[-+*/×÷][ \t]*+-?\d++)++", re.ASCII)
 _UNIT = re.compile(r"\\text\s*+\{[^{}]*+\}|\\[$%,;! ]|[$%]|(?<=\d),(?=\d{3}(?!\d))")  # signs and units around a number
 
 
 def last_whole_number(text: str) -> str | None:
-    """The last whole number in a text. Example: ``last_whole_number("7 + 9 = 16.") == "16"``"""
-    return (_WHOLE.findall(text) or [None])[-1]
+    """The last whole number in a text that is no part of a sum: who repeats the question has not answered it.
+
+    Example: ``last_whole_number("7 + 9 = 16.") == "16"`` and ``last_whole_number("7 + 9") is None``
+    """
+    return (_WHOLE.findall(_EXPRESSION.sub(" ", text)) or [None])[-1]
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import typing
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -168,6 +168,15 @@ def _choice_reply(ask: Ask, rows: Sequence[Likely | EngineError]) -> Answer:
     return Reply("\n".join(lines), usage=Usage(read, 0))
 
 
+class Batching(typing.TypedDict):
+    """How a sampler is called: with how many asks, how often at one moment, for how long; and who is told of replies."""
+
+    max_asks: int
+    max_calls: int
+    deadline_s: float
+    replied: typing.NotRequired[Callable[[Ask, Reply], None]]
+
+
 class Batcher:
     """A sampler that gathers the asks of many debates into few large calls of another, each ask with a deadline.
 
@@ -180,7 +189,15 @@ class Batcher:
 
     forwards_choices = True
 
-    def __init__(self, sampler: Sampler, *, max_asks: int = 1024, max_calls: int = 4, deadline_s: float = 600.0) -> None:
+    def __init__(
+        self,
+        sampler: Sampler,
+        *,
+        max_asks: int = 1024,
+        max_calls: int = 4,
+        deadline_s: float = 600.0,
+        replied: Callable[[Ask, Reply], None] = lambda _ask, _reply: None,
+    ) -> None:
         if max_asks < 1 or max_calls < 1:
             raise ValueError("a Batcher needs room for at least one ask and one call")
         self.calls = 0
@@ -188,6 +205,7 @@ class Batcher:
         self._max_asks = max_asks
         self._max_calls = max_calls
         self._deadline_s = deadline_s
+        self._replied = replied
         self._waiting: list[tuple[Ask, asyncio.Future[Answer]]] = []
         self._unanswered: set[asyncio.Future[Answer]] = set()
         self._running: set[asyncio.Task[None]] = set()
@@ -269,6 +287,9 @@ class Batcher:
         for (_, future), answer in zip(batch, answers, strict=True):
             if not future.done():
                 future.set_result(answer)
+        for (ask, _), answer in zip(batch, answers, strict=True):
+            if isinstance(answer, Reply):
+                self._replied(ask, answer)
 
     def _late(self) -> EngineError:
         return EngineError(f"{type(self._sampler).__name__} gave no answer within {self._deadline_s:g} s")

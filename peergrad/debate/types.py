@@ -95,7 +95,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """The sections a reply must have, each between tags, in this order."""
+    """What a turn is asked for: the sections its reply must have, each between tags, in this order."""
 
     names: tuple[str, ...]
 

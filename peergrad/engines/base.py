@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from peergrad.debate.errors import EngineError, UserError
-from peergrad.debate.sampler import Answer, Sampler
+from peergrad.debate.sampler import Answer, Batching, Sampler
 from peergrad.debate.settings import RESUMABLE, Above, Range
 from peergrad.debate.types import Ask, Usage
 from peergrad.learn.trainer import StepStats, Trainer
@@ -157,14 +157,6 @@ class Meter:
 
 OnText = Callable[[Ask, str | None], None]
 """Told of an ask and of the next piece of its reply; None: what was told of it is void."""
-
-
-class Batching(typing.TypedDict):
-    """How a sampler may be called: with so many asks, so often at the same moment, and each call so long."""
-
-    max_asks: int
-    max_calls: int
-    deadline_s: float
 
 
 @typing.runtime_checkable

@@ -8,13 +8,13 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, Unpack, cast
 
 from peergrad.debate.errors import UserError
 from peergrad.debate.play import Played, play_all
 from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.question import Question
-from peergrad.debate.sampler import Batcher, Sampler
+from peergrad.debate.sampler import Batcher, Batching, Sampler
 from peergrad.debate.settings import RESUMABLE, Above, Range
 from peergrad.debate.types import Debate
 from peergrad.learn.data import Batch, Center, Datum, Values, has_signal, training_data
@@ -244,11 +244,9 @@ def self_play(
     protocol: BaseProtocol,
     batch: Callable[[int], Sequence[Question]],
     *,
-    max_asks: int = 1024,
-    max_calls: int = 4,
-    deadline_s: float = 600.0,
     done: Callable[[Debate | None], None] = lambda _: None,
     judged: Callable[[int], bool] = lambda _: False,
+    **batching: Unpack[Batching],
 ) -> Rollout:
     """Debates of the policy with itself about each step's questions. A sampler slower than the deadline costs debates.
 
@@ -256,7 +254,7 @@ def self_play(
     """
 
     async def rollout(step: int, sampler: Sampler) -> Played:
-        async with Batcher(sampler, max_asks=max_asks, max_calls=max_calls, deadline_s=deadline_s) as batcher:
+        async with Batcher(sampler, **batching) as batcher:
             tokens, prefix = protocol.max_tokens if judged(step) else 0, f"step-{step + 1}/"
             played = await play_all(protocol, batch(step), batcher, prefix=prefix, judge_tokens=tokens, done=done)
         return played.usable("debates of a batch")

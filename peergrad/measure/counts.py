@@ -72,9 +72,14 @@ def vote_is_right(answers: Sequence[Grade]) -> float:
     return sum(top) / len(top) if top else 0.0
 
 
-def most_are_right(answers: Sequence[Grade]) -> float:
-    """Whether more than half of the answers are right."""
-    return float(2 * sum(answer.correct for answer in answers) > len(answers))
+AT_K: dict[str, Callable[[Sequence[Grade]], float | None]] = {
+    "pass": lambda answers: float(any(answer.correct for answer in answers)),
+    "avg": share_right,
+    "cons": vote_is_right,
+    "strict_cons": lambda answers: float(2 * sum(answer.correct for answer in answers) > len(answers)),
+}
+"""What is measured of k answers to a question (SPEC 8.3): whether any is right, how many are, whether the most frequent one
+is, and, as published, whether more than half are."""
 
 
 # What is counted

@@ -104,7 +104,9 @@ SHOWN = (
     Shown("replies/truncated", "cut off by the token limit", READABLE),
     Shown("train_*/correct", "self-play", ACCURACY, row="Right answers in self-play"),
     Shown("eval/direct/*/correct", "held out, alone", ACCURACY, row="Right answers alone, held out"),
+    Shown("eval/sampled/*/correct", "held out, alone, sampled", ACCURACY, row="Right answers alone, sampled, held out"),
     Shown("eval/debate/*/correct", "held out, in debate", ACCURACY, row="Right answers in debate, held out"),
+    Shown("eval/role-averaged/*/correct", "held out, all seats", ACCURACY, row="Right answers over all seats, held out"),
     Shown(
         "votes/per_due_turn", "valid votes", CAST, live="votes per due turn", row="Valid votes per due turn", form="{:.2f}"
     ),
@@ -115,6 +117,12 @@ SHOWN = (
         QUALITY,
         row="Right votes between a right and a wrong solution",
         weight="votes/between_right_and_wrong",
+    ),
+    Shown(
+        "eval/role-averaged/*/win_rate",
+        "for the policy over its base model, held out",
+        QUALITY,
+        row="Votes won against the base model, held out",
     ),
     Shown("votes/agreement", "alike, by different agents on the same pair", QUALITY),
     Shown("votes/ties", "ties", QUALITY),

@@ -16,18 +16,7 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.protocols import consensus_reached
 from peergrad.debate.settings import call_own
 from peergrad.learn.train import Step
-from peergrad.measure.counts import (
-    bias_counts,
-    final_grades,
-    form_counts,
-    known_grades,
-    most_are_right,
-    share_right,
-    shares,
-    total,
-    vote_counts,
-    vote_is_right,
-)
+from peergrad.measure.counts import AT_K, bias_counts, final_grades, form_counts, known_grades, shares, total, vote_counts
 from peergrad.reward.pairwise import SCORES
 from peergrad.reward.rewards import Scored
 from peergrad.tasks.base import Grade, Task
@@ -218,12 +207,9 @@ def answer_metrics(grades: Sequence[Sequence[Grade]], prefix: str) -> Metrics:
     }
     for k in sorted({*map(len, grades)}):
         of_k = [answers for answers in grades if len(answers) == k]
-        metrics |= {
-            f"pass@{k}": _mean([any(answer.correct for answer in answers) for answers in of_k if graded]),
-            f"avg@{k}": _mean([share for answers in of_k if (share := share_right(answers)) is not None]),
-            f"cons@{k}": _mean([vote_is_right(answers) for answers in of_k if graded]),
-            f"strict_cons@{k}": _mean([most_are_right(answers) for answers in of_k if graded]),
-        }
+        for name, of in AT_K.items():
+            values = [value for answers in of_k if (value := of(answers)) is not None]
+            metrics[f"{name}@{k}"] = _mean(values) if graded else None
     return {f"{prefix}/{name}": float(value) for name, value in metrics.items() if value is not None}
 
 

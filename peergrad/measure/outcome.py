@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from peergrad.debate.types import Debate
 from peergrad.measure.counts import (
+    AT_K,
     Counts,
     bias_counts,
     diversity,
@@ -17,7 +18,6 @@ from peergrad.measure.counts import (
     final_diversity,
     final_grades,
     form_counts,
-    most_are_right,
     share_right,
     total,
     turn_grades,
@@ -271,12 +271,7 @@ def _timed_out(answers: Sequence[Grade]) -> Counts:
 
 
 def _at_k(drawn: Sequence[Sequence[Grade] | None], k: int, way: str) -> dict[str, Values]:
-    return {
-        f"{way}/pass@{k}": _each(lambda answers: float(any(answer.correct for answer in answers)), drawn),
-        f"{way}/avg@{k}": _each(share_right, drawn),
-        f"{way}/cons@{k}": _each(vote_is_right, drawn),
-        f"{way}/strict_cons@{k}": _each(most_are_right, drawn),
-    }
+    return {f"{way}/{name}@{k}": _each(measure, drawn) for name, measure in AT_K.items()}
 
 
 def _each(measure: Callable[[Sequence[Grade]], float | None], by_question: Sequence[Sequence[Grade] | None]) -> Values:

@@ -42,7 +42,6 @@ _SHARES = {
     "diversity/direct": "distance of two independent answers",
     "diversity/debate": "distance of two agents' final answers",
 }
-_SHARES |= {f"judge/{name}": f"{title}: the judge" for name, title in _SHARES.items()}
 _ORDER = ("direct/correct", "direct/", "alone/", "debate/vote_after", "debate/", "role-averaged/", "head-to-head/v")
 
 
@@ -68,6 +67,7 @@ def _place(name: str) -> tuple[int, str]:
 def share_titles(names: Iterable[str]) -> dict[str, str]:
     """Those of these shares that have a title, in order."""
     ordered = sorted(names, key=lambda name: (name.rpartition("/")[0], len(name), name))  # seat 10 after seat 2
-    titles = {name: title for name, title in _SHARES.items() if name in ordered}
+    whose = (("", ""), ("judge/", ": the judge"))
+    titles = {at + name: words + of for at, of in whose for name, words in _SHARES.items() if at + name in ordered}
     biases = [name for name in ordered if name.startswith(("bias/seat", "bias/persona"))]
     return titles | {name: "votes won by " + name.removeprefix("bias/").replace("/", " ") for name in biases}

@@ -19,7 +19,7 @@ from peergrad.debate.play import play_all
 from peergrad.debate.protocol import BaseProtocol, playable
 from peergrad.debate.question import Question
 from peergrad.debate.sampler import Answer, Sampler, all_of, answered
-from peergrad.debate.settings import RESUMABLE, Range, is_import_path
+from peergrad.debate.settings import RESUMABLE, Range, check_settings, flat, is_import_path
 from peergrad.debate.transcript import dump
 from peergrad.debate.types import Ask, Debate, Reply, Tokens, Usage
 from peergrad.engines.base import Spent
@@ -27,7 +27,6 @@ from peergrad.engines.registry import LOCAL, engine_of
 from peergrad.runs import files
 from peergrad.runs.models import ModelPool, ModelRef, keys_of, model_ref, models_by_seat, policy_of
 from peergrad.runs.watch import Watcher
-from peergrad.settings import check_settings, flat
 from peergrad.tasks.files import name_of
 
 WEAK = LOCAL.default_model

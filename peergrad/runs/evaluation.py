@@ -20,6 +20,7 @@ from peergrad.debate.protocol import BaseProtocol, playable
 from peergrad.debate.protocols import Direct
 from peergrad.debate.question import Question
 from peergrad.debate.sampler import Sampler, Seats, all_of
+from peergrad.debate.settings import flat
 from peergrad.debate.transcript import dump
 from peergrad.debate.types import Debate
 from peergrad.engines.base import Meter, Spent
@@ -40,7 +41,6 @@ from peergrad.runs import files
 from peergrad.runs.models import ModelPool, ModelRef, model_ref, policy_of, weights_sha256
 from peergrad.runs.results import read_result
 from peergrad.runs.watch import Watcher
-from peergrad.settings import flat
 from peergrad.tasks.base import Task
 from peergrad.tasks.open import fingerprint, left_out
 

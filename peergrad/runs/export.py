@@ -7,11 +7,11 @@ from pathlib import Path
 
 from peergrad.config import TrainConfig, from_folder
 from peergrad.debate.errors import UserError
+from peergrad.debate.settings import flat
 from peergrad.reward.rewards import REWARDS
 from peergrad.runs import files
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.models import base_of
-from peergrad.settings import flat
 
 _CARD = """\
 ---

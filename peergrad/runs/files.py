@@ -16,10 +16,9 @@ from peergrad.config import from_folder
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.fields import read_json
 from peergrad.debate.personas import personas_toml
-from peergrad.debate.settings import Resumable
+from peergrad.debate.settings import Resumable, changed, flat, markers, to_toml
 from peergrad.debate.transcript import load
 from peergrad.debate.types import Debate
-from peergrad.settings import changed, flat, markers, to_toml
 
 Warn = Callable[[str], None]
 

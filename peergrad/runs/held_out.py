@@ -11,30 +11,20 @@ from peergrad.debate.protocol import BaseProtocol
 from peergrad.debate.protocols import Direct
 from peergrad.debate.sampler import Batcher, Sampler, Seats
 from peergrad.engines.registry import engine_of
-from peergrad.learn.train import due
 from peergrad.measure.counts import turn_grades
 from peergrad.measure.metrics import DebateBatch, Metrics, answer_metrics, measure
 from peergrad.measure.outcome import result, seat_outcome
 from peergrad.reward.rewards import score
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.plan import Plan
+from peergrad.runs.watch import Watcher
 from peergrad.tasks.base import truth_of
 
 
-def evaluation_due(plan: Plan, run: Run, at: Progress) -> bool:
-    """Whether an evaluation belongs here and has not been made: before anything and at the end; with ``eval_every`` also
-    after the warm start, whose part in what was learned it shows, and every so many steps.
-    """
-    every = plan.config.keep.eval_every
-    belongs = at in (Progress(), plan.end) or (every and at == plan.warmed) or (at.step > 0 and due(at.step - 1, every))
-    if not plan.config.held_out.eval_questions or not belongs:
-        return False
-    return not any(line["phase"] == "eval" and Progress(line["step"], line["warm"]) == at for line in run.metrics())
-
-
-async def evaluate(plan: Plan, run: Run, at: Progress, policy: Sampler, base: Sampler | None) -> Metrics:
+async def evaluate(plan: Plan, run: Run, at: Progress, policy: Sampler, base: Sampler | None, watch: Watcher) -> Metrics:
     """Have the policy answer alone, the likeliest words taken, and debate: with itself, or in each seat with ``base``."""
     metrics, batching = Metrics(), engine_of(plan.config.engine).batching(plan.config.engine)
+    batching["replied"] = watch.replied
     batching["deadline_s"] = max(3600.0, batching["deadline_s"])  # all held-out questions may be one call
     async with Batcher(policy, **batching) as sampler:
         if plan.held_out.known:
@@ -91,7 +81,8 @@ async def _role_averaged(plan: Plan, run: Run, at: Progress, policy: Sampler, ba
     measured = result(outcome, task.name, dict.fromkeys(ids, ""))
     name = f"eval/role-averaged/{task.name}"
     shares = {f"{name}/{key.removeprefix('role-averaged/')}": share for key, (share, *_) in measured["shares"].items()}
-    return measured["metrics"] | shares | {f"{name}/dropped": float(len(dropped))}
+    counts = {f"{name}/questions": float(len(ids)), f"{name}/dropped": float(len(dropped))}
+    return measured["metrics"] | shares | counts
 
 
 async def _play(plan: Plan, protocol: BaseProtocol, count: int, sampler: Sampler, prefix: str) -> Played:

@@ -17,13 +17,12 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.fields import read_json
 from peergrad.debate.quote import visible
 from peergrad.debate.sampler import Batcher, Sampler
-from peergrad.debate.settings import Resumable, is_import_path
+from peergrad.debate.settings import Resumable, is_import_path, markers
 from peergrad.engines.base import Engine, Meter, Model, OnText, Setup
-from peergrad.engines.registry import API, ENGINES, builtin_engine, engine_of, open_engine
+from peergrad.engines.registry import API, ENGINES, LOCAL, builtin_engine, engine_of, open_engine
 from peergrad.engines.shared.servers import check_address, host, is_loopback
 from peergrad.learn.trainer import Trainer
 from peergrad.runs.folder import Progress, Run
-from peergrad.settings import markers
 
 _RUN_AT_STEP = re.compile(r"(.+)@(\d{1,9})")
 
@@ -164,6 +163,14 @@ def check_base(ref: ModelRef, engine: Engine) -> None:
         base = visible(ref.base)
         why = f"{ref.adapter} belongs to {base}, which is not on this machine, and is not fetched because a folder names it"
         raise UserError(f"model: {why}; if you trust it: peergrad models --get {base}")
+
+
+def check_name(ref: ModelRef, engine: Engine) -> None:
+    """Refuse a name that can be no model's, before anything is loaded."""
+    from peergrad.engines.local.fetch.models import local_folder
+
+    if ref.url is None and engine is LOCAL:
+        local_folder(ref.base)
 
 
 def models_by_seat(settings: Sequence[str], agents: int, name: str = "seat") -> dict[int, str]:

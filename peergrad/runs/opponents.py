@@ -13,7 +13,7 @@ from peergrad.engines.base import Model
 from peergrad.engines.registry import engine_of
 from peergrad.learn.trainer import Trainer
 from peergrad.runs.folder import Progress, Run
-from peergrad.runs.models import ModelPool, ModelRef, model_ref, models_by_seat, weights_sha256
+from peergrad.runs.models import ModelPool, ModelRef, check_name, model_ref, models_by_seat, weights_sha256
 
 _STEPS_AGO = re.compile(r"-(\d{1,6})")
 
@@ -61,6 +61,8 @@ def plan_opponents(config: TrainConfig) -> OpponentsPlan:
         if (ago := _STEPS_AGO.fullmatch(name)) and int(ago[1]) < least:
             raise UserError(f"opponents: {name} is a policy that may not be there yet; give -{least}, or more steps")
     models = {name: model_ref(name) for name in seats.values() if name != "base" and not _STEPS_AGO.fullmatch(name)}
+    for ref in models.values():
+        check_name(ref, engine_of(config.engine))
     return OpponentsPlan(seats, models, judge)
 
 

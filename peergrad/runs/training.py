@@ -14,11 +14,12 @@ from typing import Any
 from peergrad.config import ApiConfig, TrainConfig
 from peergrad.debate.play import Played
 from peergrad.debate.sampler import Sampler
+from peergrad.debate.settings import flat
 from peergrad.engines.base import Setup
 from peergrad.engines.registry import engine_of, open_trainer
 from peergrad.learn.curriculum import Outcomes, curriculum_metrics, stage_of
 from peergrad.learn.losses import LossName
-from peergrad.learn.train import Step, Stopped, self_play, train, went_too_far
+from peergrad.learn.train import Step, Stopped, due, self_play, train, went_too_far
 from peergrad.learn.trainer import StepStats, Trainer, Updates, retried
 from peergrad.measure.alarms import Alarm, alarms
 from peergrad.measure.counts import share_of
@@ -26,13 +27,11 @@ from peergrad.measure.metrics import DebateBatch, measure
 from peergrad.runs import held_out
 from peergrad.runs.folder import Progress, Run, metrics_line
 from peergrad.runs.lessons import own_lessons, warm_start
-from peergrad.runs.loggers import Loggers
 from peergrad.runs.models import ModelPool, load_policy
 from peergrad.runs.opponents import Opponents
 from peergrad.runs.plan import Plan, plan_run, start_of
 from peergrad.runs.skipped import save_skipped
-from peergrad.runs.watch import Printing, WatchedSampler, Watcher
-from peergrad.settings import flat
+from peergrad.runs.watch import Loggers, Printing, Watcher
 from peergrad.tasks.base import truth_of
 
 _BAD_IN_A_ROW = "optim/bad_in_a_row"
@@ -65,7 +64,7 @@ async def train_run(
             plan = replace(plan, lessons=own_lessons(plan, run))
             # By whose weights they are sampled again.
             newest = newest if plan.lessons else (Progress(), run.folder(Progress()))
-        if newest and newest[0] >= plan.end and not held_out.evaluation_due(plan, run, newest[0]):
+        if newest and newest[0] >= plan.end and not evaluation_due(plan, run, newest[0]):
             done = f"{newest[0].step} steps" if plan.end.step else f"{plan.end.warm} updates of the warm start"
             watch.say(f"{run.path} is finished: {done}. Raise steps to train on, or give another folder")
             return run
@@ -88,6 +87,17 @@ async def train_run(
             loggers.close()
             await trainer.close(failed=sys.exc_info()[0] is not None)
     return run
+
+
+def evaluation_due(plan: Plan, run: Run, at: Progress) -> bool:
+    """Whether an evaluation belongs here and has not been made: before anything and at the end; with ``eval_every`` also
+    after the warm start, whose part in what was learned it shows, and every so many steps.
+    """
+    every = plan.config.keep.eval_every
+    belongs = at in (Progress(), plan.end) or (every and at == plan.warmed) or (at.step > 0 and due(at.step - 1, every))
+    if not plan.config.held_out.eval_questions or not belongs:
+        return False
+    return not any(line["phase"] == "eval" and Progress(line["step"], line["warm"]) == at for line in run.metrics())
 
 
 @dataclass
@@ -182,6 +192,7 @@ class Training:
         """Self-play whose debates are saved before they are learned from, and used again if the step is repeated."""
         ahead = self.config.learn.max_staleness
         batching = engine_of(self.config.engine).batching(self.config.engine)
+        batching["replied"] = self.watch.replied
         play = self_play(
             self.plan.protocol,
             lambda step: self.plan.batch(step, self.outcomes),
@@ -200,7 +211,7 @@ class Training:
                 sampler = await self.opponents.policy_after(asked_after, otherwise=sampler)
             if self.opponents:
                 sampler = await self.opponents.seated(index, sampler, judged=self.config.learn.judged(index))
-            played = await play(index, WatchedSampler(sampler, self.watch))
+            played = await play(index, sampler)
             self.run.save_debates(at.name, played)
             self.watch.begin("training", 0, at)
             return played
@@ -209,14 +220,13 @@ class Training:
 
     async def _evaluate(self, at: Progress) -> None:
         """Evaluate the policy on held-out questions, if that is due."""
-        if not self.config.held_out.eval_questions or not held_out.evaluation_due(self.plan, self.run, at):
+        if not evaluation_due(self.plan, self.run, at):
             return
         self.watch.begin("evaluating", self.plan.eval_debates, at)
         started = time.monotonic()
         role_averaged = self.config.held_out.eval_mode == "role-averaged"
         base = await self.opponents.base() if self.opponents and role_averaged else None
-        sampler = WatchedSampler(await self.trainer.sampler(), self.watch)
-        metrics = await held_out.evaluate(self.plan, self.run, at, sampler, base)
+        metrics = await held_out.evaluate(self.plan, self.run, at, await self.trainer.sampler(), base, self.watch)
         self.log(at, "eval", metrics | {"time/eval_s": time.monotonic() - started})
 
     async def count_updates(self, at: Progress, stats: StepStats, loss: LossName, lr: float) -> None:

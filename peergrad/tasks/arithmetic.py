@@ -42,7 +42,7 @@ def arithmetic(
 
 
 def grade_sum(question: Question, solution: str) -> Grade:
-    """By what is boxed; without a box, by the last whole number there is."""
+    """By what is boxed; without a box, by the last whole number that is no part of a sum."""
     answer = last_boxed(solution)
     number = as_number(answer if answer is not None else last_whole_number(solution) or "")
     return UNANSWERED if number is None else Grade(correct=str(number) == question.answer, answer=str(number))

@@ -22,7 +22,7 @@ from peergrad.debate.types import Ask, Debate, Reply, Turn, Usage, Verdict
 from peergrad.engines.base import Spent
 from peergrad.measure.ending import Ending, Final, seat_name
 from peergrad.reward.tally import Vote
-from peergrad.terminal.progress import View, money
+from peergrad.terminal.console import View, money
 
 _MARK = "  │ "
 _TAG = re.compile("|".join(map(re.escape, FULL.tags)))

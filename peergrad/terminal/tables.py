@@ -3,56 +3,23 @@
 from __future__ import annotations
 
 import io
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import IO, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from peergrad.debate.quote import visible
 from peergrad.learn.data import Values, has_signal
 from peergrad.measure.rescore import CONTROLS, Rescored, verdict
 from peergrad.measure.statistics import Interval
 from peergrad.measure.titles import in_order, share_titles, title
 from peergrad.reward.rewards import Scored
+from peergrad.terminal.console import Output, print_line, table
 
 _MOST_DEBATES = 20
 _AGAINST = {"direct/majority": "majority", "direct/correct": "direct"}
-
-
-class Output(Console):
-    """A console that prints text as it is. A reader that leaves, as ``| head`` does, ends no work: all is on disk."""
-
-    def __init__(self, *, stderr: bool = False, **more: Any) -> None:
-        super().__init__(highlight=False, markup=False, emoji=False, stderr=stderr, **more)
-
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-        nobody_reads(self.file)
-
-
-def nobody_reads(stream: IO[str]) -> None:
-    """Print to nowhere from now on what goes to a stream, so that nothing complains that it is gone."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, left: int = 1, gap: int = 2) -> Table:
-    """A table of text, safe to print: columns aligned left, so many, then columns of numbers."""
-    table = Table(box=None, padding=(0, gap, 0, 0), header_style="dim")
-    for column, heading in enumerate(headings):
-        words = 0 < column < left  # they may be folded
-        table.add_column(Text(visible(heading)), justify="left" if column < left else "right", no_wrap=not words)
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(visible(cell)) for cell in row))
-    return table
-
-
-def print_line(console: Console, text: str, style: str = "") -> None:
-    """Print a line, safe and in one piece."""
-    console.print(Text(visible(text), style=style), soft_wrap=True)
 
 
 def result_text(result: Mapping[str, Any], width: int = 118) -> str:

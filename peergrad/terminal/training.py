@@ -21,9 +21,8 @@ from peergrad.measure.ending import ending
 from peergrad.measure.history import RunHistory, Updates, live_values, number
 from peergrad.runs import folder
 from peergrad.runs.watch import step_sentence
+from peergrad.terminal.console import View, clock, print_line, table
 from peergrad.terminal.debate import one_line
-from peergrad.terminal.progress import View, clock
-from peergrad.terminal.tables import print_line, table
 
 _GRACE_S = 20.0
 _BARS = "▁▂▃▄▅▆▇█"

@@ -91,7 +91,7 @@ class _Data:
             chosen.add(part.name)
             shelf.index.read(part)
             for row in self.library.rows(id, [part.name]):
-                if row["problem"] is not None:
+                if row["problem"] is not None or row["dropped"] is not None:
                     continue
                 key = f"debate/{id}/{part.name}/{row['index']}"
                 try:

@@ -79,7 +79,7 @@ class Index:
     def revision(self) -> object:
         """Something that differs when anything was written, by whatever process."""
         ends = ("", "-wal") if self._path else ()
-        return [safe.entry_of(Path(f"{self._path}{end}")) for end in ends]
+        return [_stamp(f"{self._path}{end}") for end in ends]
 
     # Connections
 
@@ -319,6 +319,14 @@ class Index:
                 if kept:
                     self._change(db, part, index, json.loads(kept[0]), None, alarm=True)
             db.commit()
+
+
+def _stamp(path: str) -> object:
+    """When a file of an index was written. To open and close it would drop all locks that SQLite has on it here."""
+    with contextlib.suppress(OSError):
+        about = os.stat(path)
+        return about.st_size, about.st_mtime_ns, about.st_ino
+    return None
 
 
 def _is_read(part: Part, before: Any) -> bool:

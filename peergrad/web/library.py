@@ -269,4 +269,5 @@ class Library:
 
     def rows(self, id: str, parts: Sequence[str]) -> list[dict[str, Any]]:
         """All rows of some parts, for an export."""
-        return self._unplaced([shown(row) for part in parts for row in rows_of(self._shelf(id).index, part)])
+        index = self._shelf(id).index
+        return self._unplaced([shown(row) for part in parts for row in rows_of(index, part, dropped=True)])

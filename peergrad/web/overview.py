@@ -15,12 +15,12 @@ from typing import Any
 
 from peergrad.config import PRESETS, EvalConfig, TrainConfig, preset
 from peergrad.debate.errors import UserError
+from peergrad.debate.settings import flat
 from peergrad.measure.changes import rows_before_and_after
 from peergrad.measure.history import RunHistory, alarm_spans, all_shown, mean, number, total
 from peergrad.measure.titles import in_order, share_titles, title
 from peergrad.runs.evaluation import read_result
 from peergrad.runs.folder import Progress
-from peergrad.settings import flat
 from peergrad.web import safe
 from peergrad.web.scoring import settings_of
 from peergrad.web.sources import Source

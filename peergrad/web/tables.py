@@ -85,11 +85,11 @@ def same_question(index: Index, question: str, most: int = _MOST) -> dict[str, A
     return {"question": about["question"], "answer": about["answer"], "rows": [shown(row) for row in rows]}
 
 
-def rows_of(index: Index, part: str) -> list[dict[str, Any]]:
-    """All rows of a part, as they are kept, dropped ones left out."""
+def rows_of(index: Index, part: str, *, dropped: bool = False) -> list[dict[str, Any]]:
+    """All rows of a part, as they are kept; those of dropped debates, which come first, only if they are wanted."""
     with index.connected() as db:
-        query = "SELECT row FROM debates WHERE part = ? AND idx >= 0 ORDER BY idx"
-        return [json.loads(row) for (row,) in db.execute(query, (part,))]
+        query = "SELECT row FROM debates WHERE part = ? AND (idx >= 0 OR ?) ORDER BY idx"
+        return [json.loads(row) for (row,) in db.execute(query, (part, dropped))]
 
 
 def indexed(index: Index) -> tuple[float, dict[str, tuple[int, int, int, str | None]]]:

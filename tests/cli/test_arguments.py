@@ -126,6 +126,16 @@ def test_help_says_where_values_come_from(monkeypatch, capsys):
     _, demo, _ = run(["train", "--help"], monkeypatch, capsys)
     _, math, _ = run(["train", "--preset", "math", "-h"], monkeypatch, capsys)
     assert "as the preset demo has it" in demo
-    assert "--max-tokens 64 " in demo
+    assert "--max-tokens 16 " in demo
     assert "as the preset math has it" in math
     assert "--max-tokens 8196 " in math
+
+
+@pytest.mark.parametrize("name", ["train", "check", "eval", "debate"])
+def test_every_setting_has_a_sentence(name, monkeypatch, capsys):
+    """Those of a ballot too, which are there where ballots are asked for."""
+    monkeypatch.setenv("COLUMNS", "100")
+    _, shown, _ = run([name, "--protocol", "ballot", "--help-all"], monkeypatch, capsys)
+    options = re.split(r"^\W+(?=--[a-z])", re.sub("\x1b\\[[0-9;]*m", "", shown), flags=re.MULTILINE)[1:]
+    assert any(option.startswith("--ballot-form") for option in options)
+    assert [one for one in options if not re.search(r"  [A-Z].*\.", one.partition("(default")[0], re.DOTALL)] == []

@@ -69,12 +69,12 @@ def test_what_is_not_checked_is_said(dry_run, monkeypatch, tmp_path):
 
 def test_every_setting_says_where_it_is_from(dry_run, tmp_path):
     (tmp_path / "mine.toml").write_text("steps = 7\n")
-    _, out, _ = dry_run("--model", PARROT, "--lr", "0.5", "--config", "mine.toml", "--preset", "demo")
+    _, out, _ = dry_run("--model", PARROT, "--lr", "0.5", "--config", "mine.toml", "--preset", "demo-parallel")
     assert "steps = 7  # mine.toml" in out
     assert "lr = 0.5  # given" in out
-    assert "batch = 4  # preset demo" in out
+    assert "batch = 4  # preset demo-parallel" in out
     assert "agents = 3\n" in out
-    assert "# Settings: preset demo, then mine.toml." in out
+    assert "# Settings: preset demo-parallel, then mine.toml." in out
     _, out, _ = dry_run("--model", PARROT, "--config", "mine.toml")
     assert "batch = 16\n" in out
     assert "# Settings: mine.toml, without a preset: what it does not name has the usual value, not the demo's." in out

@@ -1,4 +1,4 @@
-"""Who won, from the transcript alone; and a judge."""
+"""Who won, from the transcript alone; and a judge (SPEC 9.6)."""
 
 import asyncio
 

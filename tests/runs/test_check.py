@@ -14,17 +14,17 @@ from peergrad.config import preset
 from peergrad.debate.play import play_all
 from peergrad.debate.protocols import Direct
 from peergrad.debate.question import Question
+from peergrad.debate.settings import changed
 from peergrad.engines.registry import open_trainer
 from peergrad.engines.scripted import Scripted
 from peergrad.learn.train import LearnRules
 from peergrad.learn.trainer import Fault
-from peergrad.measure.preflight import Sample, gates
+from peergrad.measure.gates import Sample, gates
 from peergrad.reward.rewards import RewardRules
 from peergrad.reward.streams import Stream
+from peergrad.runs.check import check
 from peergrad.runs.plan import plan_run
-from peergrad.runs.preflight import check
 from peergrad.runs.watch import Watcher
-from peergrad.settings import changed
 from peergrad.tasks.base import Questions
 from peergrad.tasks.open import regrade
 from tests.bandit import Bandit
@@ -213,7 +213,7 @@ def bandit(votes=True):
 
 def checked_with(trainer, questions=6, **more):
     config = changed(
-        preset("demo"), {"model": "bandit", "batch": 4, "lr": 0.25, "loss": "ppo", "warm_steps": 0} | more, "test"
+        preset("demo-parallel"), {"model": "bandit", "batch": 4, "lr": 0.25, "loss": "ppo", "warm_steps": 0} | more, "test"
     )
     found = asyncio.run(check(config, questions, Watcher(), load=lambda *_: trainer))
     gate = found.gates[-1]
@@ -274,7 +274,7 @@ def test_the_forecast_leaves_out_debates_without_signal():
 
     voting = set()
     rules = {"model": "bandit", "batch": 4, "center": "group", "format_penalty": False, "warm_steps": 0}
-    config = changed(preset("demo"), rules, "test")
+    config = changed(preset("demo-parallel"), rules, "test")
     voting |= {f"check-debates/{question.id}" for question in plan_run(config).batch(0, [])[:3]}
     trainer = Bandit(["one", "other"], some_vote)
     found = asyncio.run(check(config, 4, Watcher(), load=lambda *_: trainer))
@@ -297,7 +297,7 @@ def test_a_real_model_whose_weights_are_not_finite():
             next(iter(self.local._lora.weights.values())).data.view(-1)[0] = torch.nan
             return await self.local.step(data, loss, lr)
 
-    config = changed(preset("demo"), {"model": str(PARROT), "threads": 1, "batch": 2, "warm_steps": 0}, "test")
+    config = changed(preset("demo-parallel"), {"model": str(PARROT), "threads": 1, "batch": 2, "warm_steps": 0}, "test")
     for load, verdict in ((open_trainer, "pass"), (Broken, "fail")):
         found = asyncio.run(check(config, 2, Watcher(), load=load))
         assert found.gates[-1].verdict == verdict
@@ -326,7 +326,7 @@ def test_what_is_checked_is_the_model_after_the_warm_start(warm_from, known):
             return await self.local.step(data, loss, lr)
 
     rules = {"model": str(PARROT), "threads": 1, "batch": 2, "warm_steps": known.count("cross_entropy"), "warm_sample": 4}
-    config = changed(preset("demo"), rules | ({"warm_from": warm_from} if warm_from else {}), "test")
+    config = changed(preset("demo-parallel"), rules | ({"warm_from": warm_from} if warm_from else {}), "test")
     found = asyncio.run(check(config, 2, Watcher(), load=Told))
     assert found.gates
     assert done[: len(known) + 1] == [*known, "sampler"]
@@ -334,7 +334,7 @@ def test_what_is_checked_is_the_model_after_the_warm_start(warm_from, known):
 
 
 def test_the_command_fails_a_model_that_can_not_debate(tmp_path):
-    command = ["check", "--preset", "demo", "--model", PARROT, "--threads", 1]
+    command = ["check", "--preset", "demo-parallel", "--model", PARROT, "--threads", 1]
     made = peergrad(*command, "--agents", 4, "--questions", 4, cwd=tmp_path)
     assert made.returncode == 1, made.stderr
     assert "fail" in made.stdout

@@ -16,6 +16,7 @@ from peergrad import EngineError, UserError
 from peergrad.config import EvalConfig, preset, with_protocol
 from peergrad.debate.protocols import Ballot
 from peergrad.debate.question import Question
+from peergrad.debate.settings import changed
 from peergrad.engines.scripted import Scripted
 from peergrad.measure.outcome import compared
 from peergrad.runs.evaluation import EvalFolder, evaluate, plan
@@ -23,7 +24,6 @@ from peergrad.runs.models import ModelRef, model_ref
 from peergrad.runs.results import read_result
 from peergrad.runs.training import train_run
 from peergrad.runs.watch import Watcher
-from peergrad.settings import changed
 from peergrad.tasks.arithmetic import arithmetic
 from peergrad.tasks.base import TIMED_OUT, Questions
 from peergrad.tasks.open import regrade
@@ -410,7 +410,9 @@ def test_mistakes_are_one_sentence(tmp_path, arguments, says):
 
 def test_players(tmp_path):
     small = {"model": str(PARROT), "steps": 1, "batch": 3, "rank": 4, "threads": 1, "warm_steps": 0, "max_tokens": 16}
-    settings = changed(preset("demo"), small | {"out": tmp_path / "run", "eval_questions": 0, "eval_debates": 0}, "test")
+    settings = changed(
+        preset("demo-parallel"), small | {"out": tmp_path / "run", "eval_questions": 0, "eval_debates": 0}, "test"
+    )
     run = asyncio.run(train_run(settings))
     newest = run.path / "checkpoints" / "step_000001"
     assert model_ref(str(run.path)) == ModelRef(str(PARROT), newest)

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from peergrad.config import preset
+from peergrad.debate.settings import changed
 from peergrad.runs.results import read_result
 from peergrad.runs.training import train_run
-from peergrad.settings import changed
 from tests import commands
 
 ROOT = Path(__file__).parent.parent.parent
@@ -154,7 +154,7 @@ def test_what_can_not_be_is_one_sentence(tmp_path, writers, more, says):
 def test_a_trained_model_against_its_base_killed_and_resumed(tmp_path):
     small = {"model": str(PARROT), "steps": 1, "batch": 2, "rank": 4, "threads": 1, "warm_steps": 2, "max_tokens": 16}
     small |= {"warm_lr": 0.05, "eval_questions": 0, "eval_debates": 0, "out": tmp_path / "run"}
-    asyncio.run(train_run(changed(preset("demo"), small, "test")))
+    asyncio.run(train_run(changed(preset("demo-parallel"), small, "test")))
     (tmp_path / "open.jsonl").write_text(QUESTIONS)
     duel = ["eval", "--model", "run", "--mode", "head-to-head", "--task", "open.jsonl", "--threads", 1, "--judge", PARROT]
     duel += ["--judge-form", "soft", "--out"]
@@ -203,6 +203,7 @@ def test_9_1_seats_while_training(tmp_path):  # SPEC 9.1
     assert peergrad(*train, "again", cwd=tmp_path, killed_at=played).returncode == -signal.SIGKILL
     resumed = peergrad(*train, "again", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
+    assert "Votes won against the base model, held out" in resumed.stdout
     lines = [[json.loads(line) for line in (tmp_path / out / "metrics.jsonl").open()] for out in ("whole", "again")]
     whole, again = ([line for line in run if line["phase"] == "eval"] for run in lines)
     assert [line["step"] for line in whole] == [0, 1, 2]

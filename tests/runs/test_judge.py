@@ -114,6 +114,7 @@ def test_a_judge_that_can_not_be_is_refused_before_a_model_is_loaded(tmp_path):
         ({"judge": "base", "protocol": "direct", "agents": 1}, "judge: has nothing to compare"),
         ({"judge": "base", "judge_weight": "much"}, "judge_weight: 'much' is not possible; give a number, or"),
         ({"judge": "x@ftp://y"}, "base_url"),
+        ({"judge": "smolm2"}, "'smolm2' is not known"),
     ):
         with pytest.raises(UserError, match=sentence):
             plan_run(settings(tmp_path / "run", model="nowhere", **rules))
@@ -122,7 +123,7 @@ def test_a_judge_that_can_not_be_is_refused_before_a_model_is_loaded(tmp_path):
 
 
 def test_the_weight_in_a_file_of_settings(tmp_path):
-    from peergrad.settings import from_file, to_toml
+    from peergrad.debate.settings import from_file, to_toml
 
     config = settings(tmp_path / "run", judge="base", judge_weight="5 -> 0")
     (tmp_path / "mine.toml").write_text(to_toml(config))

@@ -5,9 +5,9 @@ import pytest
 from peergrad import UserError
 from peergrad.config import preset
 from peergrad.debate.errors import EngineError
+from peergrad.debate.settings import changed
 from peergrad.runs import files
 from peergrad.runs.folder import Run
-from peergrad.settings import changed
 
 
 @pytest.fixture
@@ -40,7 +40,10 @@ def test_a_folder_that_is_a_link_is_refused(tmp_path, mine, name):
     run = Run(tmp_path / "run")
     run.path.mkdir()
     (run.path / name).symlink_to(mine.parent)
-    with pytest.raises(UserError, match="is a link"), run.opened(changed(preset("demo"), {"out": run.path}, "test"), {}):
+    with (
+        pytest.raises(UserError, match="is a link"),
+        run.opened(changed(preset("demo-parallel"), {"out": run.path}, "test"), {}),
+    ):
         pass
     assert mine.read_text() == "mine"
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from peergrad import UserError
-from peergrad.runs.loggers import Loggers
+from peergrad.runs.watch import Loggers
 
 
 class Tracker:

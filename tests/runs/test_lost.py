@@ -17,6 +17,7 @@ from peergrad import UserError
 from peergrad.cli import main as command
 from peergrad.cli import train as train_command
 from peergrad.config import preset
+from peergrad.debate.settings import changed
 from peergrad.engines.base import EngineConfig, Setup, UpdateConfig
 from peergrad.engines.registry import open_trainer
 from peergrad.learn.data import Datum
@@ -27,7 +28,6 @@ from peergrad.runs.folder import Progress, Run
 from peergrad.runs.skipped import MOST_BYTES, read_skipped, save_skipped
 from peergrad.runs.training import train_run
 from peergrad.runs.watch import Watcher
-from peergrad.settings import changed
 from peergrad.terminal.training import RunView, before_and_after, too_many_lost
 from tests.bandit import Bandit
 from tests.web.exported import Page
@@ -75,7 +75,7 @@ def losing(*numbers, why=WHY):
 
 
 def settings(out, **more):
-    return changed(preset("demo"), SMALL | {"out": out} | more, "test")
+    return changed(preset("demo-parallel"), SMALL | {"out": out} | more, "test")
 
 
 def run(out, trainer, watch=None, stop=lambda: False, **more):

@@ -22,7 +22,7 @@ def train(out, codes=(0,), **more):
     flags = [
         f"--{name.replace('_', '-')}" + (f"={value}" if value is not True else "") for name, value in (QUICK | more).items()
     ]
-    result = peergrad("train", "--preset", "demo", "--out", out, *flags, env=os.environ | {"COLUMNS": "200"})
+    result = peergrad("train", "--preset", "demo-parallel", "--out", out, *flags, env=os.environ | {"COLUMNS": "200"})
     assert result.returncode in codes, result.stderr
     return [line for line in Run(out).metrics() if line["phase"] == "train"]
 

@@ -17,6 +17,7 @@ import torch
 from peergrad import UserError
 from peergrad.config import preset
 from peergrad.debate.errors import EngineError
+from peergrad.debate.settings import changed
 from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Reply
 from peergrad.engines.local import engine
@@ -28,7 +29,6 @@ from peergrad.runs.export import export
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.training import train_run
 from peergrad.runs.watch import Watcher
-from peergrad.settings import changed
 
 PARROT = Path(__file__).parent.parent / "fixtures" / "parrot"
 SMALL = {"model": str(PARROT), "steps": 3, "batch": 3, "rank": 4, "threads": 1, "lr": 3e-3, "warm_debates": 2}
@@ -36,7 +36,7 @@ SMALL |= {"eval_questions": 2, "eval_debates": 1}
 
 
 def settings(out, **more):
-    return changed(preset("demo"), SMALL | {"out": out} | more, "test")
+    return changed(preset("demo-parallel"), SMALL | {"out": out} | more, "test")
 
 
 def run(out, watch=None, load=open_trainer, **more):

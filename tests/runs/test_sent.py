@@ -33,8 +33,8 @@ def sent(made, tmp_path):
 
 LINKS = ["metrics.jsonl", "config.toml", "debates/step_000001.jsonl", "checkpoints/step_000001/adapter_model.safetensors"]
 COMMANDS = {
-    "train on it": "train --preset demo --model {run} --out {new} --threads 1",
-    "learn from it": "train --preset demo --warm-from {run} --warm-epochs 1 --out {new}",
+    "train on it": "train --preset demo-parallel --model {run} --out {new} --threads 1",
+    "learn from it": "train --preset demo-parallel --warm-from {run} --warm-epochs 1 --out {new}",
     "eval": "eval --model {run} --out {new}",
     "eval of a checkpoint": "eval --model {run}@1 --out {new}",
     "debate": "debate 2+2? --model {run}/checkpoints/step_000001",

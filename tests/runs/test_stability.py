@@ -11,12 +11,12 @@ from transformers import AutoModelForCausalLM
 
 from peergrad import UserError, score
 from peergrad.config import preset, with_protocol
+from peergrad.debate.settings import changed
 from peergrad.debate.transcript import read_file
 from peergrad.reward.rewards import nobody_knows
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.plan import plan_run
 from peergrad.runs.training import train_run
-from peergrad.settings import changed
 from tests.commands import peergrad
 from tests.helpers import short
 from tests.openai.server import Response, Server, completion
@@ -31,7 +31,7 @@ QUICK |= {"warm_debates": 8, "eval_questions": 0, "eval_debates": 0, "max_tokens
 def train(out, **more):
     """The run of a command, and its lines of metrics."""
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in (QUICK | more).items()]
-    done = peergrad("train", "--preset", "demo", "--out", out, *flags)
+    done = peergrad("train", "--preset", "demo-parallel", "--out", out, *flags)
     assert done.returncode == 0, done.stderr
     made = Run(out)
     return made, [line for line in made.metrics() if line["phase"] == "train"]
@@ -168,7 +168,7 @@ def test_7_7_in_ballots(tmp_path):  # SPEC 7.7
     first, _ = again(tmp_path / "first", steps=1, warm_steps=0)
     run_name = str(first.path)
     seats = {"protocol": "ballot", "opponents": (f"0={run_name}",), "steps": 1, "warm_steps": 0, "agents": 4, "shown": 2}
-    config = changed(with_protocol(preset("demo"), "ballot"), QUICK | seats | {"out": tmp_path / "run"}, "test")
+    config = changed(with_protocol(preset("demo-parallel"), "ballot"), QUICK | seats | {"out": tmp_path / "run"}, "test")
     made = asyncio.run(train_run(config))
     everybody = {(seat, run_name if seat == 0 else "") for seat in range(config.debate.agents)}
     assert speakers(made, 1) == everybody
@@ -186,6 +186,7 @@ def test_opponents_that_can_not_be(tmp_path):
         (("3=base",), "opponents 3: there is none"),
         (("base",), "opponents: is not SEAT=MODEL"),
         (("1=-0",), "give -1"),
+        (("1=smolm2",), "'smolm2' is not known"),
     ):
         with pytest.raises(UserError, match=sentence):
             plan_run(settings(tmp_path, opponents=opponents))

@@ -157,7 +157,15 @@ def test_a_base_model_that_only_a_folder_names_is_not_fetched(source, tmp_path, 
             assert "belongs to somebody/evil, which is not on this machine, and is not fetched" in sentence
             assert "peergrad models --get somebody/evil" in sentence
     # Nor by resuming it, unless the person names it too.
-    resume = ["train", "--preset", "demo", "--config", tmp_path / "sent" / "config.toml", "--out", tmp_path / "sent"]
+    resume = [
+        "train",
+        "--preset",
+        "demo-parallel",
+        "--config",
+        tmp_path / "sent" / "config.toml",
+        "--out",
+        tmp_path / "sent",
+    ]
     assert "is not fetched because a folder names it" in refused(capsys, *resume, "--steps", "4")
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tinker.proto import tinker_public_pb2 as pb
 
 from peergrad import UserError
-from peergrad.cli.serve import ServeConfig, _bound, command
+from peergrad.cli.serve import ServeConfig, bound_socket, command
 from peergrad.engines.local.engine import Local
 from peergrad.runs import files
 from peergrad.serve import app, policies, sessions
@@ -502,7 +502,7 @@ def test_results_are_kept_for_a_while(monkeypatch):
 
 
 def test_two_servers_on_one_port():
-    with _bound("127.0.0.1", 0) as first:
+    with bound_socket("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
         with pytest.raises(UserError, match=f"can't listen at 127.0.0.1, port {port}"):
             command(ServeConfig(model="nothing/like-it", port=port))

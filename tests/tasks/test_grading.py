@@ -227,6 +227,24 @@ def test_saved_questions_name_their_grader():
     assert arithmetic(count=0).grade(Question("q", "?", "5", "boxed"), r"\boxed{5.0}").correct
 
 
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ("9 + 7 = 16", "16"),
+        ("16", "16"),
+        ("10 - 13 = -3", "-3"),
+        ("16 is 9 + 7", "16"),
+        ("9 + 7", None),
+        ("9+7", None),
+        ("1.5", None),
+    ],
+)
+def test_who_repeats_a_sum_has_not_answered_it(said, answer):
+    question = Question("q", "What is 9 + 7?", "16", "number", "sums")
+    assert arithmetic(count=0, name="sums").grade(question, said) == Grade(answer == "16", answer)
+    assert question.style.answer(said) == answer
+
+
 def test_without_math_verify_the_rest_still_works(monkeypatch):
     monkeypatch.setattr(grading, "installed", lambda: False)
     grading._compared.cache_clear()

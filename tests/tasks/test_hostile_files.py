@@ -11,7 +11,7 @@ import pytest
 
 from peergrad import UserError, read_file
 from peergrad.debate.fields import read_toml
-from peergrad.settings import read_settings
+from peergrad.debate.settings import read_settings
 from peergrad.tasks.open import TaskConfig, open_questions
 
 MEMORY = 3 << 30  # of address space: what the command takes anyway, and little more
@@ -25,7 +25,7 @@ def bomb(piece, size=10 << 30):
 def train(folder, *args):
     """The real command, which must come to an end by itself within little memory."""
     limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))  # noqa: E731
-    command = [sys.executable, "-m", "peergrad", "train", "--preset", "demo", "--dry-run", *args]
+    command = [sys.executable, "-m", "peergrad", "train", "--preset", "demo-parallel", "--dry-run", *args]
     few = {"cwd": folder, "env": os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}, "preexec_fn": limit}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL, **few)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr

@@ -139,7 +139,7 @@ def test_it_is_trained_on_and_evaluated_as_any_task(tmp_path):  # SPEC 9.9
     flags = ["--protocol", "direct", "--truth-weight", 1, "--agents", 4, "--steps", 2, "--batch", 3, "--wording", "full"]
     warm = ["--warm-steps", 16, "--warm-debates", 9, "--warm-lr", 5e-3, "--warm-from", tmp_path / "lessons.jsonl"]
     quick = ["--rank", 8, "--threads", 1, "--eval-questions", 0, "--eval-debates", 0, "--out", tmp_path / "run"]
-    peergrad("train", "--preset", "demo", "--model", FIXTURES / "parrot", *task, *flags, *warm, *quick)
+    peergrad("train", "--preset", "demo-parallel", "--model", FIXTURES / "parrot", *task, *flags, *warm, *quick)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     said = []
     for step, line in enumerate((line for line in lines if line["phase"] == "train"), 1):

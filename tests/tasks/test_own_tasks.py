@@ -9,11 +9,11 @@ import pytest
 
 from peergrad import Debate, Parallel, Question, UserError, dump, load
 from peergrad.cli import eval as eval_command
+from peergrad.debate.settings import changed
 from peergrad.debate.transcript import read_file
 from peergrad.runs.folder import Run
 from peergrad.runs.plan import plan_run
 from peergrad.runs.training import train_run
-from peergrad.settings import changed
 from peergrad.tasks.base import UNANSWERED, Grade
 from peergrad.tasks.open import TaskConfig, gradable, open_questions, open_task
 from tests.bandit import Bandit
@@ -83,7 +83,7 @@ def test_a_run_learns_from_programs_that_are_run(example):
     assert debates[0].question.payload == (((1,), 2), ((-3,), -6))
 
 
-SMALL = ("--preset", "demo", "--model", PARROT, "--warm-steps", 0, "--batch", 2, "--rank", 4, "--threads", 1)
+SMALL = ("--preset", "demo-parallel", "--model", PARROT, "--warm-steps", 0, "--batch", 2, "--rank", 4, "--threads", 1)
 SMALL += ("--device", "cpu", "--max-tokens", 16, "--eval-questions", 1, "--eval-debates", 1, "--steps", 1)
 
 

@@ -14,13 +14,13 @@ from peergrad.cli import debate as debate_command
 from peergrad.cli import eval as eval_command
 from peergrad.config import ApiConfig, EngineConfig, preset
 from peergrad.debate.errors import UserError
+from peergrad.debate.settings import changed
 from peergrad.debate.transcript import read_file
 from peergrad.debate.types import Debate
 from peergrad.engines.tinker.engine import Tinker
 from peergrad.runs.folder import Run
 from peergrad.runs.models import ModelPool, model_ref
 from peergrad.runs.plan import plan_run
-from peergrad.settings import changed
 from tests.runs.killing import PARROT
 from tests.tinker.processes import ROOT
 
@@ -116,7 +116,7 @@ def test_mistakes_are_found_before_the_service_is_asked(done):
 def test_other_mistakes(done, monkeypatch, tmp_path):
     monkeypatch.delenv("TINKER_API_KEY")
     with pytest.raises(UserError, match=r"TINKER_API_KEY: is not set; put the key of tinker\.thinkingmachines\.dev into it"):
-        plan_run(changed(preset("demo"), {"engine": "tinker"}, "test"))
+        plan_run(changed(preset("demo-parallel"), {"engine": "tinker"}, "test"))
     run = tmp_path / "run"
     shutil.copytree(done[0] / "run", run)
     settings = (run / "config.toml").read_text()

@@ -16,12 +16,12 @@ from starlette.responses import JSONResponse
 
 from peergrad.config import preset
 from peergrad.debate.errors import EngineError, UserError
+from peergrad.debate.settings import changed
 from peergrad.debate.transcript import read_file
 from peergrad.engines.base import EngineConfig
 from peergrad.engines.tinker.engine import Tinker
 from peergrad.runs.folder import Progress, Run
 from peergrad.runs.training import train_run
-from peergrad.settings import changed
 from tests.runs.killing import PARROT, steps_logged
 from tests.tinker.proxy import Proxy, unavailable
 
@@ -30,7 +30,7 @@ SMALL |= {"warm_debates": 2, "eval_questions": 0, "eval_debates": 0, "deadline_s
 
 
 def run(out, url, **more):
-    return asyncio.run(train_run(changed(preset("demo"), SMALL | {"out": out, "base_url": url} | more, "test")))
+    return asyncio.run(train_run(changed(preset("demo-parallel"), SMALL | {"out": out, "base_url": url} | more, "test")))
 
 
 def kept(made, server, step=3):

@@ -100,7 +100,7 @@ def evaluation(out, luck, **more):
 def made(tmp_path_factory):
     """A folder with all of it; not to be written to."""
     folder = tmp_path_factory.mktemp("view")
-    asyncio.run(train_run(changed(preset("demo"), _SMALL | {"out": folder / "runs" / "parrot"}, "test")))
+    asyncio.run(train_run(changed(preset("demo-parallel"), _SMALL | {"out": folder / "runs" / "parrot"}, "test")))
     evaluation(folder / "evals" / "before", 0.3)
     evaluation(folder / "evals" / "after", 0.8)
     transcript(folder / "debates" / "said.jsonl")

@@ -13,8 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from peergrad.config import EvalConfig, changed, preset
+from peergrad.debate.ballot import Ballot
 from peergrad.debate.play import Played, play
 from peergrad.debate.protocol import BaseProtocol
+from peergrad.debate.sampler import Likely
+from peergrad.debate.transcript import dump
 from peergrad.debate.types import Ask, Reply, Tokens
 from peergrad.learn.data import advantages
 from peergrad.learn.train import Step
@@ -53,6 +56,18 @@ class Speakers:
 
     async def sample(self, asks: Sequence[Ask]) -> list[Reply]:
         return [self._reply(ask) for ask in asks]
+
+    async def choose(self, asks: Sequence[Ask], options: Sequence[str]) -> list[Likely]:
+        """Yes to the right value, the surer the greater the skill."""
+        return [self._likely(ask, options) for ask in asks]
+
+    def _likely(self, ask: Ask, options: Sequence[str]) -> Likely:
+        asked = ask.messages[-1].text
+        draw = random.Random(f"{self.seed} {ask.debate} {ask.agent} {asked}")
+        a, b, c = _numbers("\n".join(message.text for message in ask.messages))
+        right = f"Is {a * b - c} the" in asked
+        share = min(0.98, max(0.02, 0.5 + (0.5 * self.skill if right else -0.5 * self.skill) + draw.uniform(-0.3, 0.3)))
+        return Likely((share, *[(1 - share) / (len(options) - 1)] * (len(options) - 1)), 40)
 
     def _reply(self, ask: Ask) -> Reply:
         draw = random.Random(f"{self.seed} {ask.debate} {ask.agent} {ask.turn}")
@@ -182,6 +197,15 @@ def write_eval(path: Path, task: Task, skill: float, parrot: str) -> None:
     asyncio.run(evaluate(plan(config, task), path, Watcher(), lambda _: "", speakers))
 
 
+def write_soft(path: Path, task: Task) -> None:
+    """Debates whose voters are asked for no words: how likely they find each value."""
+    speakers = Speakers(0.6, readable=1.0, seed="soft")
+    rules = Ballot(agents=4, shown=3)
+    debates = [asyncio.run(play(rules, task[index], speakers, id=f"soft/{task[index].id}")) for index in range(6)]
+    path.parent.mkdir()
+    path.write_text("".join(dump(debate) + "\n" for debate in debates))
+
+
 def word_problems(folder: Path) -> Task:
     """The word problems, as somebody's own file."""
     path = folder / "word-problems.jsonl"
@@ -190,9 +214,10 @@ def word_problems(folder: Path) -> Task:
 
 
 def write_gallery(folder: Path, parrot: str) -> None:
-    """Everything, under ``runs/`` and ``evals/``."""
+    """Everything, under ``runs/``, ``evals/`` and ``debates/``."""
     task = word_problems(folder)
     write_run(folder / "runs" / "peer-votes", task, steps=16, collapse=range(9, 14))
     write_run(folder / "runs" / "no-judge", task, steps=16, seed="b")
     write_eval(folder / "evals" / "before", task, 0.4, parrot)
     write_eval(folder / "evals" / "after", task, 0.8, parrot)
+    write_soft(folder / "debates" / "soft-votes.jsonl", task)

@@ -10,8 +10,8 @@ from tests.web.browser import Viewer, opened_browser, served
 from tests.web.gallery import write_gallery
 
 PARROT = Path(__file__).parent.parent / "fixtures" / "parrot"
-MOST = 150_000  # bytes of a picture
-PHONE = ("runs", "run", "debates", "debate", "vote")
+MOST = 160_000  # bytes of a picture
+PHONE = ("runs", "run", "debates", "debate", "vote", "soft-votes")
 
 
 def pages(known: dict[str, str]) -> dict[str, tuple[str, str]]:
@@ -26,6 +26,7 @@ def pages(known: dict[str, str]) -> dict[str, tuple[str, str]]:
         "debate": (debate, ".matrix"),
         "credit": (f"{debate}?view=credit", ".turn .credit"),
         "vote": (f"{debate}?vote=4-0>2", "dialog .judged"),
+        "soft-votes": (f"#/source/{known['soft-votes.jsonl']}/debate/debates/3", ".matrix.shares"),
         "across-steps": (f"#/source/{run}/question/word-problems-1", ".diff ins"),
         "compare": (f"#/compare/{known['before']}/{known['after']}", "table.list"),
     }
@@ -39,13 +40,15 @@ def main(folder: Path) -> None:
         with opened_browser() as browser, served(cache=gallery / "cache", cwd=gallery) as url:
             for width, height in ((1280, 860), (390, 844)):
                 viewer = Viewer(browser, url, width=width, height=height)
-                viewer.until(lambda viewer=viewer: viewer.count(".status.finished") == 4 and "% read" not in viewer.text())
+                viewer.until(lambda viewer=viewer: viewer.count(".status.finished") == 5 and "% read" not in viewer.text())
                 links = viewer.page.eval_on_selector_all("a.open", "all => all.map((a) => [a.innerText.trim(), a.hash])")
                 known = {text.rpartition("/")[2]: hash.split("/")[2] for text, hash in links}
                 for name, (route, ready) in pages(known).items():
                     if width < 800 and name not in PHONE:
                         continue
                     viewer.go(route, f"{ready} >> nth=0")
+                    if name == "soft-votes":  # it stands below what was answered
+                        viewer.page.locator(ready).evaluate("(table) => table.scrollIntoView({ block: 'center' })")
                     viewer.page.wait_for_timeout(300)  # curves and scrolling
                     viewer.check()
                     picture = viewer.page.screenshot()

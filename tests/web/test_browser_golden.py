@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from peergrad.debate.transcript import read_file
+from peergrad.reward.rewards import score
 from tests.web.browser import Viewer, chromium, opened_browser, served
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no Chromium here; make browser installs it")
@@ -22,6 +23,8 @@ READ = """() => ({
     (one) => [one.dataset.stream, one.dataset.value, one.dataset.advantage, one.querySelector("b").innerText])),
   credit: [...document.querySelectorAll(".turn")].map((turn) => [...turn.querySelectorAll(".text.raw > .credit")].map(
     (one) => [one.dataset.credit, one.textContent, one.className])),
+  why: [...document.querySelectorAll(".turn")].map((turn) => [...turn.querySelectorAll("div.why")].map(
+    (one) => [...one.querySelectorAll("li b")].map((vote) => vote.textContent))),
 })"""
 
 
@@ -62,9 +65,18 @@ def test_votes_rewards_and_credit_are_those_of_peergrad_score(viewer, file):
                 assert number(value) == stream["values"][turn]
                 assert number(advantage) == pytest.approx(stream["advantages"][turn])
                 assert text == signed(stream["values"][turn])
+        made = score(debate)
+        for turn, shown in enumerate(page["why"]):
+            of_turns = [stream for stream in made.streams if stream.unit == "turn"]
+            assert shown == [[said(made.tally.all_votes[one]) for one in stream.votes[turn]] for stream in of_turns]
         for turn, shown in zip(debate.turns, page["credit"], strict=True):
             assert "".join(text for _, text, _ in shown) == turn.text
             check_credit(turn, shown, by_turn, debate.turns.index(turn))
+        for stream in by_turn:
+            viewer.page.click(f".controls button:text-is('{stream['name']}')")
+            viewer.wait(f".controls button:text-is('{stream['name']}')[aria-pressed=true]")
+            for turn, shown in zip(debate.turns, viewer.page.evaluate(READ)["credit"], strict=True):
+                check_credit(turn, shown, [stream], debate.turns.index(turn))
     viewer.check()
 
 
@@ -78,6 +90,10 @@ def cells(votes):
         yield [f"{vote['turn']}-{vote['a']}{vote['op']}{vote['b']}", " ".join(filter(None, (said, soft)))]
 
 
+def said(vote):
+    return f"{vote.a} {'=' if vote.tied else '>'} {vote.b}"
+
+
 def signed(value):
     return "–" if value is None else f"{'−' if value < 0 else '+'}{abs(value):.2f}"
 
@@ -86,7 +102,7 @@ SECTIONS = {"gen": ("solution", "evaluation"), "judge": ("comparison",)}
 
 
 def check_credit(turn, shown, streams, index):
-    """The sum on every stretch: of each stream that is about these words, its advantage; none where there is none."""
+    """The sum on every stretch: of each of these streams that is about its words, the advantage; else none."""
     at = 0
     for credit, text, look in shown:
         middle, at = at + len(text) // 2, at + len(text)

@@ -74,9 +74,27 @@ def write_folder(path):
     return path
 
 
+def write_evaluation(path, value):
+    """An evaluation with its result, whose questions, rows and reasons have such names."""
+    (path / "debates").mkdir(parents=True)
+    lines = [json.dumps(debate(words, index)) for index, words in enumerate(CHUNKS[:-1:5])]
+    (path / "debates" / "debate.jsonl").write_text("\n".join(lines) + "\n")
+    (path / "eval.json").write_text(json.dumps({"model": SCRIPTS[1], "task": SCRIPTS[2], "asked": 8}))
+    rows, asked = [text[:200] for text in TEXTS[::6]], [text[:200] for text in SCRIPTS[:8]]
+    result = {"task": SCRIPTS[2], "model": SCRIPTS[1], "questions": asked, "hashes": asked, "reference": rows[0], "asked": 8}
+    result |= {"values": {name: [value] * 8 for name in rows}, "accuracy": {name: [value, 0.2, 0.8] for name in rows}}
+    result |= {"difference": {name: [0.1, 0.0, 0.2] for name in rows}, "shares": {name: [0.5, 0.4, 0.6, 9] for name in rows}}
+    result |= {"tokens": dict.fromkeys(rows, 7), "times": {}, "dropped": {name: name for name in rows}}
+    settings = dict.fromkeys(("mode", "protocol", "agents", "max_rounds", "cost"), SCRIPTS[3])
+    (path / "result.json").write_text(json.dumps(result | {"settings": settings}))
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return write_folder(tmp_path_factory.mktemp("hostile"))
+    path = write_folder(tmp_path_factory.mktemp("hostile"))
+    for value in (0.25, 0.75):
+        write_evaluation(path / f"{SCRIPTS[6].replace('/', '')} {value}", value)
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -103,11 +121,30 @@ def look_at_everything(viewer):
         viewer.go(f"#/source/{run}/debates{query}", ".controls")
         viewer.wait(".found, .empty")
         viewer.check()
+    look_at_evaluations(viewer)
     viewer.go("#/", "table.runs")
     viewer.go(f"#/source/{run}/debates", ".found")
     links = viewer.page.eval_on_selector_all("table.debates a.open", "all => all.map((one) => one.hash)")
     links = [link.partition("?")[0] for link in links]
     return run, links
+
+
+def look_at_evaluations(viewer):
+    """Both of them, one by one and question by question."""
+    viewer.go("#/", "table.runs")
+    table = viewer.page.locator("section", has=viewer.page.locator("h2", has_text="Evaluations"))
+    links = [link.get_attribute("href") for link in table.locator("a.open").all()]
+    assert len(links) == 2
+    for box in table.locator("input").all():
+        box.check()
+    viewer.page.click("text=Compare question by question")
+    viewer.wait("td .change >> nth=7")
+    viewer.page.click(".summary summary")
+    viewer.check()
+    for link in links:
+        viewer.go(link, ".interval >> nth=0")
+        viewer.page.click("text=questions were dropped")
+        viewer.check()
 
 
 def look_at_debates(viewer, links):

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import re
+from itertools import combinations
+from math import dist
 from pathlib import Path
 
 import peergrad.web
@@ -73,6 +75,35 @@ def test_texts_can_be_read_on_their_ground_light_and_dark():
         for heat in ("plus", "minus"):  # the deepest shade behind words
             mixed = tuple(0.42 * a + 0.58 * b for a, b in zip(colours[heat], colours["panel"], strict=True))
             assert _contrast(colours["ink"], mixed) >= 4.5, heat
+
+
+# How colours look without one of the three kinds of cones: Machado, Oliveira and Fernandes 2009, on linear light.
+SEEN_BY = {
+    "all cones": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
+    "tritanopia": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
+}
+
+
+def test_colours_of_curves_and_seats_are_told_apart_by_the_colour_blind():
+    """In CIELAB, where 2.3 is a difference that can just be seen."""
+    base = (STATIC / "base.css").read_text()
+    for scheme in base.split("@media")[:2]:
+        colours = [_rgb(value) for value in re.findall(r"--s\d: (#[0-9a-f]{6})", scheme)]
+        assert len(colours) == 6
+        for who, cones in SEEN_BY.items():
+            for one, other in combinations(colours, 2):
+                assert dist(_lab(one, cones), _lab(other, cones)) > 14, (who, one, other)
+
+
+def _lab(colour, cones):
+    light = [_linear(part / 255) for part in colour]
+    seen = [min(1, max(0, sum(by * part for by, part in zip(row, light, strict=True)))) for row in cones]
+    to_xyz = ((0.4339, 0.3762, 0.1899), (0.2126, 0.7152, 0.0722), (0.0177, 0.1095, 0.8728))  # white is 1, 1, 1
+    x, y, z = (sum(by * part for by, part in zip(row, seen, strict=True)) for row in to_xyz)
+    x, y, z = (part ** (1 / 3) if part > 0.008856 else 7.787 * part + 16 / 116 for part in (x, y, z))
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
 
 
 def _rgb(value):

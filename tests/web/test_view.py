@@ -1,10 +1,13 @@
 """The viewer's back end over real HTTP: every route against real folders, filters, search, and what is new while it runs."""
 
+import contextlib
 import json
 import re
 import shutil
-import threading
+import subprocess
+import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -57,7 +60,7 @@ def test_the_list_says_what_there_is(server):
 def test_a_run_has_its_settings_metrics_cost_and_checkpoints(server, made):
     id = server.id("parrot")
     page, metrics = server.get(f"source/{id}"), server.get(f"metrics/{id}")
-    assert page["preset"] == "demo"
+    assert page["preset"] == "demo-parallel"
     differs = {one["name"]: (one["value"], one["preset"]) for one in page["settings"] if one["differs"]}
     assert differs["steps"] == (3, 10)
     assert "wording" not in differs
@@ -297,24 +300,31 @@ def test_new_lines_are_seen(own, made, tmp_path):
         until(lambda: any(source["name"].endswith("more.jsonl") for source in server.get("sources")["sources"]))
 
 
-def test_a_table_is_of_one_moment(own, tmp_path):
-    """Whatever is written to the index while it is put together."""
+def test_a_table_is_of_one_moment(own, tmp_path, monkeypatch):
+    """Though all is read again, by somebody else, before each of the questions to the index that it is put together from."""
     file = own / "debates" / "said.jsonl"
     lines = file.read_bytes().splitlines(keepends=True)
     (source,) = find([file])
-    index = Index(source, tmp_path)
+    index, other = Index(source, tmp_path), Index(source, tmp_path)
+    read = []
 
-    def grow():
-        for count in 10 * (9, 10):
-            file.write_bytes(b"".join(lines[-count:]))  # another file under the same name: all is read again
-            index.refresh()
+    def rewrite(_):
+        count = 9 + len(read) % 2
+        file.write_bytes(b"".join(lines[-count:]))  # another file under the same name
+        read.append(other.refresh())
 
-    thread = threading.Thread(target=grow)
-    thread.start()
-    while thread.is_alive():
+    @contextlib.contextmanager
+    def disturbed():
+        with Index.connected(index) as db:
+            db.set_trace_callback(rewrite)
+            yield db
+
+    monkeypatch.setattr(index, "connected", disturbed)
+    for _ in range(2):
         found = table(index, {"limit": "500"})
-        assert found["total"] == found["matched"] == len(found["rows"])
-    thread.join()
+        assert found["total"] == found["matched"] == len(found["rows"]) > 0
+    assert len(read) > 10
+    assert all(read)
 
 
 def test_a_run_that_is_under_way_is_seen_to_be(own, tmp_path):
@@ -398,6 +408,21 @@ def test_an_index_that_is_deleted_under_the_viewer_is_made_again(own, tmp_path):
         with (own / "debates" / "said.jsonl").open("ab") as file:
             file.write(line)
         until(lambda: len(server.get(f"debates/{said}")["rows"]) == 11)
+
+
+def test_looking_whether_an_index_changed_lets_go_of_no_lock(made, tmp_path):
+    """Another process that closes it must see that somebody has it open, or it removes what was not yet written back."""
+    (source,) = find([made / "debates" / "said.jsonl"])
+    index = Index(source, tmp_path)
+    index.refresh()
+    (path,) = tmp_path.glob("*.sqlite")
+    with index.connected() as db:
+        db.execute("SELECT * FROM parts").fetchall()
+        assert index.revision
+        look = "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute('SELECT * FROM parts').fetchall()"
+        subprocess.run([sys.executable, "-c", f"{look}; db.close()", str(path)], check=True)
+        assert Path(f"{path}-wal").exists()
+    assert not Path(f"{path}-wal").exists()
 
 
 def test_a_light_debate_is_the_same_without_tokens(made):

@@ -29,7 +29,7 @@
     return values && logged.at.map((at, index) => [at, values[index]]);
   }
 
-  // All charts of a run. A click goes to the debates of that step.
+  // All charts of a run. A click goes to the debates of that step; where an alarm sounds, to those that set it off.
   function Curves({ source, metrics, query, onStep }) {
     const { charts } = source;
     const groups = [...new Set(charts.map((chart) => chart.group))];

@@ -2,8 +2,8 @@
 
 "use strict";
 {
-  const { Choice, CreditLegend, Field, Grade, Name, Text, Turn, VoteDialog, VoteMatrix, Waiting, address, count, debateAddress, go, has, html } = pg;
-  const { largestCredit, percent, setQuery, signed, sourceAddress, tone, useData, useKeys } = pg;
+  const { Choice, CreditLegend, Field, Grade, Name, Reward, Text, Turn, VoteDialog, VoteMatrix, Waiting, address, count, debateAddress, go, has, html } = pg;
+  const { largestCredit, many, percent, setQuery, signed, sourceAddress, tone, useData, useKeys } = pg;
 
   const VIEWS = [
     ["", "Sections", "the sections of each reply"],
@@ -101,7 +101,18 @@
           data-value=${String(stream.values[one.agent] ?? "none")}
             data-advantage=${String(stream.advantages[one.agent] ?? "none")}><b class=${tone(stream.values[one.agent])}>
               ${signed(stream.values[one.agent])}</b></td><td>${signed(stream.advantages[one.agent])}</td>`)}
-      </tr>`)}</tbody></table></div>`;
+      </tr>`)}</tbody></table>
+      ${byAgent.length > 0 && html`<details class="rewards"><summary>The votes behind ${byAgent.map((stream) => stream.name).join(" and ")}</summary>
+        ${byAgent.flatMap((stream) => data.seats.map(({ agent }) => html`<${Reward} key=${`${stream.name}/${agent}`} debate=${data}
+          stream=${{ ...stream, at: agent }} label=${`Agent ${agent}: ${stream.name}`} note=${unreadable(data, agent)}
+          effect=${(vote) => (vote.op === "=" ? "a tie" : vote.a === agent ? "for it" : "against it")} />`))}</details>`}</div>`;
+  }
+
+  // What bad form took from the score of an agent.
+  function unreadable({ turns, rules, protocol }, agent) {
+    const lost = turns.filter((turn) => turn.agent === agent && turn.error).length;
+    const costs = rules.reward.form === "graded" || protocol.name === "sequential";
+    return lost > 0 && costs && `Less 1 for each of its ${many(lost, "unreadable reply", "unreadable replies")}.`;
   }
 
   function Controls({ data, query }) {

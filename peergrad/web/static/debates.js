@@ -72,6 +72,7 @@
     const sort = { by: query.sort, onSort: (by) => setQuery({ sort: by, page: "" }) };
     const many = !query.part && parts.length > 1;
     const page = Number(query.page) || 0;
+    const length = data.rows.some((row) => row.sampled_tokens !== null) ? "sampled_tokens" : "chars";
     if (!data.rows.length) return html`<p class="empty">
       ${data.total ? `None of ${count(data.total)} debates fits.` : "There are no debates yet."}</p>`;
     return html`<p class="found" role="status">
@@ -79,13 +80,14 @@
       <div class="scroll"><table class="list debates"><thead><tr>
         ${many && html`<${SortHead} ...${sort} column="part">From<//>`}
         <${SortHead} ...${sort} column="question">Question<//>
+        <${SortHead} ...${sort} column="rounds" title="protocol, agents and rounds">Debate<//>
         <${SortHead} ...${sort} column="winner_right" title="the answer that won">Winner<//>
         <${SortHead} ...${sort} column="right" title="a line for each round, a place for each agent">Right<//>
         <${SortHead} ...${sort} column="flips" title="answers that changed from right to wrong, and back"
           number=${true}>Changed<//>
         <${SortHead} ...${sort} column="votes" title="valid votes" number=${true}>Votes<//>
         <${SortHead} ...${sort} column="unreadable" title="replies that can't be read" number=${true}>Unread.<//>
-        <${SortHead} ...${sort} column="sampled_tokens" number=${true}>Tokens<//>
+        <${SortHead} ...${sort} column=${length} title="of all replies" number=${true}>Length<//>
         <th scope="col">Notes</th>
       </tr></thead><tbody>
         ${data.rows.map((row, place) => html`<${Row}
@@ -112,6 +114,7 @@
         ${there && !open && html`<small>not part of this export</small>`}
         ${(row.problem || row.dropped) && html`<small class="bad"><${Name} text=${row.problem ?? row.dropped} />
           </small>`}</th>
+      <td class="soft">${row.protocol && html`<${Name} text=${row.protocol} /> <span class="shape">${row.agents} × ${row.rounds}</span>`}</td>
       <td>${winner === null || winner === undefined ? html`<span class="none">
         ${row.decided_by === "nothing" || row.winner === null ? "none" : "–"}</span>` : html`<${Grade}
           right=${row.winner_right} words=${false} /> <span class="answer"><${Name} text=${winner} />
@@ -121,11 +124,17 @@
       <td class="number" data-label="votes">${count(row.votes)}</td>
       <td class="number" data-label="unreadable">${row.unreadable ? html`<span class="bad">${row.unreadable}</span>`
         : html`<span class="none">0</span>`}</td>
-      <td class="number" data-label="tokens">${count(row.sampled_tokens)}</td>
+      <td class="number" data-label="length"><span class="shape">${lengthOf(row)}</span></td>
       <td class="notes">${FLAGS.filter(([flag]) => row.flags.includes(flag)).map(
-        ([flag, name, title]) => html`<span key=${flag} class=${`note-flag ${flag}`} title=${title}>${name}</span> `,
+        ([flag, name, title]) => html`<span key=${flag} class=${`note-flag ${flag}`} title=${title}>
+          ${name}${row[flag] > 1 && ` × ${row[flag]}`}</span> `,
       )}</td>
     </tr>`;
+  }
+
+  function lengthOf({ protocol, sampled_tokens: tokens, chars }) {
+    if (!protocol) return "–"; // dropped, or damaged
+    return tokens === null ? `${count(chars)} characters` : `${count(tokens)} tokens`;
   }
 
   function saidIn({ snippet, turns }) {

@@ -2,7 +2,7 @@
 
 "use strict";
 {
-  const { Name, address, html, percent, visible } = pg;
+  const { Name, address, html, percent, useEffect, useRef, useState, visible } = pg;
 
   const STATUS = { running: "●", finished: "✓", unfinished: "◐", damaged: "✗" };
 
@@ -63,15 +63,21 @@
     </svg>`;
   }
 
-  // A field that changes the query once nobody types any more.
-  function Field({ label, value, onChange, placeholder, id }) {
-    let timer;
-    const later = (event) => {
-      clearTimeout(timer);
-      timer = setTimeout(() => onChange(event.target.value), 200);
+  // A field that changes the query once nobody types any more. Until then what was typed stays, whatever is drawn anew.
+  function Field({ label, value = "", onChange, placeholder, id }) {
+    const [typed, setTyped] = useState(null);
+    const timer = useRef(null);
+    useEffect(() => () => clearTimeout(timer.current), []);
+    const later = ({ target }) => {
+      setTyped(target.value);
+      clearTimeout(timer.current);
+      timer.current = setTimeout(() => {
+        onChange(target.value);
+        setTyped(null);
+      }, 200);
     };
     return html`<label class="field"><span>${label}</span>
-      <input type="search" id=${id} value=${value ?? ""} placeholder=${placeholder} onInput=${later} autocomplete="off"
+      <input type="search" id=${id} value=${typed ?? value} placeholder=${placeholder} onInput=${later} autocomplete="off"
         spellcheck=${false} />
     </label>`;
   }

@@ -80,7 +80,7 @@
     const texts = new Map(said.debates.map((one) => [`${one.part}/${one.index}`, one.texts]));
     const needle = q.toLowerCase();
     return rows.flatMap((row) => {
-      const all = texts.get(`${row.part}/${row.index}`) ?? [row.question];
+      const all = texts.get(`${row.part}/${row.index}`) ?? [row.question ?? ""]; // of what is not there
       const place = all.findIndex((text) => text.toLowerCase().includes(needle));
       if (place < 0) return [];
       const [text, at] = [all[place], all[place].toLowerCase().indexOf(needle)];

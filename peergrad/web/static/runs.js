@@ -42,7 +42,7 @@
       <${Picked} ids=${picked} all=${all} query=${query} />
       ${parts.run.length > 0 && html`<${RunTable} rows=${parts.run} picked=${picked} pick=${pick} by=${query.sort} />`}
       ${parts.eval.length > 0 && html`<${EvalTable} rows=${parts.eval} picked=${picked} pick=${pick} by=${query.sort} />`}
-      ${parts.file.length > 0 && html`<${FileTable} rows=${parts.file} by=${query.sort} />`}
+      ${parts.file.length > 0 && html`<${FileTable} rows=${parts.file} picked=${picked} pick=${pick} by=${query.sort} />`}
     </main>`;
   }
 
@@ -192,11 +192,12 @@
     </tbody></table></div></section>`;
   }
 
-  function FileTable({ rows, by }) {
-    const columns = [["name", "Transcript"], ["status", "Status"], ["", "Debate"], ["", "Debates", true], ["changed", "Changed"]];
+  function FileTable({ rows, picked, pick, by }) {
+    const columns = [["", ""], ["name", "Transcript"], ["status", "Status"], ["", "Debate"], ["", "Debates", true], ["changed", "Changed"]];
     return html`<section><h2>Transcripts</h2><div class="scroll"><table class="list"><${Head} by=${by} columns=${columns} />
       <tbody>
       ${rows.map((source) => html`<tr key=${source.id}>
+        <${Pick} ...${{ source, picked, pick }} />
         <th scope="row"><a class="open" href=${sourceAddress(source.id, "debates")}><${SourceName} source=${source} /></a>
           <${Problem} source=${source} /></th>
         <td><${Status} value=${source.status} /></td>
@@ -211,16 +212,16 @@
   function Picked({ ids, all, query }) {
     const sources = ids.map((id) => all.find((one) => one.id === id)).filter(Boolean);
     if (!sources.length) return null;
-    const [runs, evals] = [sources.filter((one) => one.kind === "run"), sources.filter((one) => one.kind === "eval")];
-    const pair = ["compare", ...evals.map((one) => one.id)];
-    const why = evals.length > 2 ? "Pick exactly two evaluations to compare them question by question."
-      : !has(pair) && "These two are not compared in this export; give --max-mb more.";
+    const [runs, others] = [sources.filter((one) => one.kind === "run"), sources.filter((one) => one.kind !== "run")];
+    const pair = ["compare", ...others.map((one) => one.id)];
+    const why = others.length > 2 ? "Pick exactly two evaluations or transcripts to compare them question by question."
+      : !has(pair) && "This export does not compare these two. Open them with `peergrad view`, or, of evaluations, export with more --max-mb.";
     return html`<section class="picked" aria-label="picked">
       <h2>${many(sources.length, "picked", "picked")}</h2><p><button class="plain"
         onClick=${() => setQuery({ pick: "" })}>clear</button>
-        ${evals.length === 2 && has(pair) && html` <button onClick=${() => go(address(pair))}>Compare question by question</button>`}
+        ${others.length === 2 && has(pair) && html` <button onClick=${() => go(address(pair))}>Compare question by question</button>`}
         ${sources.length === 1 && html` <span class="soft">Pick another one to compare.</span>`}
-        ${evals.length > 1 && why && html`<${Failed} error=${why} />`}</p>
+        ${others.length > 1 && why && html`<${Failed} error=${why} />`}</p>
       ${runs.length > 1 && html`<${Overlay} sources=${runs} query=${query} />`}
     </section>`;
   }

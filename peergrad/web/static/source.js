@@ -3,7 +3,7 @@
 "use strict";
 {
   const { Curves, EvalResult, Failed, Name, Progress, SourceName, Status, Waiting, When, address } = pg;
-  const { count, debateAddress, go, html, many, percent, seconds } = pg;
+  const { count, debateAddress, go, html, live, many, percent, seconds } = pg;
   const { short, setQuery, sourceAddress, useData, useState, words } = pg;
 
   function Source({ id, tab, query }) {
@@ -47,7 +47,9 @@
     const steps = detail.parts.filter((part) => part.kind === "step");
     const toStep = (step) => {
       const part = steps.findLast((one) => one.step <= step) ?? steps[0];
-      if (part) go(address(["source", source.id, "debates"], { part: part.name }));
+      // An export knows what set an alarm off where it begins.
+      const sounded = detail.alarms.some(({ first, last }) => first <= step && step <= (live ? last : first));
+      if (part) go(address(["source", source.id, "debates"], { part: part.name, flags: sounded ? "alarm" : "" }));
     };
     return html`
       <${Alarms} detail=${detail} />

@@ -104,29 +104,32 @@
         ${stream.name} <b class=${tone(stream.values[stream.at])}>${signed(stream.values[stream.at])}</b>
           </span> `)}</summary>
       ${turn.grade?.reason && html`<p class="why">Grade: <${Name} text=${turn.grade.reason} /></p>`}
-      ${shown.map((stream) => html`<${Reward} key=${stream.name} ...${{ debate, turn, stream }} />`)}
+      ${shown.map((stream) => html`<${Reward} key=${stream.name} ...${{ debate, stream }} label=${stream.name}
+        silent=${silence(stream, turn)} effect=${(vote) => effect(stream, vote, turn)}
+        note=${stream.name === "format" && form(turn, stream.values[stream.at])} />`)}
     </details>`;
   }
 
   const tone = (value) => (value === null || value === undefined ? "none" : value > 0 ? "plus" : value < 0 ? "minus" : "zero");
 
-  function Reward({ debate, turn, stream }) {
+  // One reward, of a turn or of an agent: `stream.at` is its place. `effect` says what a vote does to it.
+  function Reward({ debate, stream, label, effect, silent = "", note = "" }) {
     const [value, advantage] = [stream.values[stream.at], stream.advantages[stream.at]];
     const votes = (stream.votes[stream.at] ?? []).map((index) => debate.votes.find((vote) => vote.index === index)).filter(Boolean);
     if (value === null || value === undefined) return html`<div class="why"><b>
-      ${stream.name}</b>: no signal. ${silence(stream, turn)}</div>`;
+      ${label}</b>: no signal. ${silent}</div>`;
     const { center, divide_by_std: divided } = debate.rules;
     const over = { group: "of this debate", batch: "of the batch", seat: "of this seat and round in the batch" }[center] ?? "of its set";
     const known = advantage !== null && advantage !== undefined;
     const baseline = divided ? ", divided by its deviation" : ` ${signed(value - advantage, 3)}`;
     const weight = stream.weight === 1 ? "" : `, times weight ${stream.weight}`;
     const where = stream.sections ? `, on ${stream.sections.map(words).join(" and ")}` : "";
-    return html`<div class="why"><p><b>${stream.name} ${signed(value, 3)}</b>
+    return html`<div class="why"><p><b>${label} ${signed(value, 3)}</b>
       ${known && html`, less the mean ${over}${baseline}: advantage <b>${signed(advantage, 3)}</b>`}${known && weight}${where}.</p>
       ${votes.length > 0 && html`<ul>${votes.map((vote) => html`<li key=${vote.index}>${by(debate, vote)}: <b>
         ${said(vote)}</b>${vote.strength !== 1 ? ` by ${vote.strength.toFixed(2)}` : ""} <span class="soft">
-          ${effect(stream, vote, turn)}</span></li>`)}</ul>`}
-      ${stream.name === "format" && html`<p class="soft">${form(turn, value)}</p>`}</div>`;
+          ${effect(vote)}</span></li>`)}</ul>`}
+      ${note && html`<p class="soft">${note}</p>`}</div>`;
   }
 
   function by(debate, vote) {

@@ -19,7 +19,7 @@ from peergrad.engines.base import Setup
 from peergrad.engines.registry import engine_of, open_trainer
 from peergrad.learn.train import LearnRules, learning_rate
 from peergrad.learn.trainer import StepStats, Trainer, joined, parts
-from peergrad.measure.preflight import Gate, Sample, finite, gates
+from peergrad.measure.gates import Gate, Sample, finite, gates
 from peergrad.reward.rewards import Truth
 from peergrad.runs.lessons import chosen, lesson_update
 from peergrad.runs.models import ModelPool, load_policy, policy_of, weights_of

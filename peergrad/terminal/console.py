@@ -1,15 +1,51 @@
-"""Views of work under way: what all have in common, and a bar."""
+"""What all that is shown has in common: the console, safe lines and tables, and views of work under way."""
 
 from __future__ import annotations
 
-from typing import Self
+import os
+from collections.abc import Iterable, Sequence
+from typing import IO, Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
 
+from peergrad.debate.quote import visible
 from peergrad.debate.types import Debate
 from peergrad.runs.watch import Watcher
-from peergrad.terminal.tables import print_line
+
+
+class Output(Console):
+    """A console that prints text as it is. A reader that leaves, as ``| head`` does, ends no work: all is on disk."""
+
+    def __init__(self, *, stderr: bool = False, **more: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, stderr=stderr, **more)
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        nobody_reads(self.file)
+
+
+def nobody_reads(stream: IO[str]) -> None:
+    """Print to nowhere from now on what goes to a stream, so that nothing complains that it is gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, left: int = 1, gap: int = 2) -> Table:
+    """A table of text, safe to print: columns aligned left, so many, then columns of numbers."""
+    table = Table(box=None, padding=(0, gap, 0, 0), header_style="dim")
+    for column, heading in enumerate(headings):
+        words = 0 < column < left  # they may be folded
+        table.add_column(Text(visible(heading)), justify="left" if column < left else "right", no_wrap=not words)
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(visible(cell)) for cell in row))
+    return table
+
+
+def print_line(console: Console, text: str, style: str = "") -> None:
+    """Print a line, safe and in one piece."""
+    console.print(Text(visible(text), style=style), soft_wrap=True)
 
 
 class View(Watcher):
