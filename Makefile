@@ -24,7 +24,9 @@ browser:
 screenshots: .venv/ready browser
 	$(BIN)/python -m tests.web.screenshots docs/screenshots
 
-# One process per core, then what must have the machine to itself. Waiting threads must not take a core from another process.
+# One process per core, then what must have the machine to itself. Waiting threads must not take a core from another process,
+# and hundreds of processes should not compile the same modules.
+test: export PYTHONDONTWRITEBYTECODE =
 test: lint browser
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder -m 'not alone and not slow'
 	$(BIN)/python -m pytest -m 'alone and not slow'

@@ -1,8 +1,6 @@
 """Settings: presets, files, and what a person is told before anything is loaded."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from peergrad.debate.settings import changed, flat, from_file, to_toml
 from peergrad.learn.train import LearnRules
 from peergrad.runs.plan import plan_run
 from peergrad.tasks.open import TaskConfig
+from tests.commands import peergrad
 
 
 def test_10_presets():  # SPEC 10
@@ -111,9 +110,7 @@ def test_10_questions_held_out_of_a_small_task(tmp_path):  # SPEC 10
     (tmp_path / "aime.jsonl").write_text("\n".join(map(json.dumps, rows)))
     for name, more, count, left in (("math", [], 14, 16), ("math-easy", ["--batch", "8", "--eval-debates", "30"], 22, 8)):
         args = ["--preset", name, "--task", "aime:aime.jsonl", *more, "--dry-run"]
-        done = subprocess.run(
-            [sys.executable, "-m", "peergrad", "train", *args], capture_output=True, text=True, cwd=tmp_path
-        )
+        done = peergrad("train", *args, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert f"eval_questions: {count} of aime are held out, not 64" in done.stdout
         assert f"times {left} questions" in done.stdout
@@ -174,7 +171,7 @@ def test_a_bad_file_is_one_sentence(tmp_path, text, says):
 
 
 def command(*args, cwd):
-    done = subprocess.run([sys.executable, "-m", "peergrad", "train", *args], cwd=cwd, capture_output=True, text=True)
+    done = peergrad("train", *args, cwd=cwd)
     assert "Traceback" not in done.stderr
     return done
 
@@ -281,8 +278,7 @@ def test_a_protocol_says_how_many_rounds_it_has(protocol, size):
 def test_a_ballot_is_estimated_and_shown_with_its_own_rounds(tmp_path):
     done = command("--protocol", "ballot", "--agents", "4", "--max-rounds", "3", "--dry-run", cwd=tmp_path)
     assert "up to 32 replies" in done.stdout, done.stderr  # 4 debates of 4 agents, two rounds
-    many = [sys.executable, "-m", "peergrad", "debate", "Why?", "--protocol", "ballot", "--rounds", "2"]
-    refused = subprocess.run(many, cwd=tmp_path, capture_output=True, text=True)
+    refused = peergrad("debate", "Why?", "--protocol", "ballot", "--rounds", "2", cwd=tmp_path)
     assert (refused.returncode, "rounds: how many there are is no setting" in refused.stderr) == (2, True)
 
 

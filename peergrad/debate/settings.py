@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import json
@@ -81,6 +82,7 @@ def sentences(kind: type) -> dict[str, str]:
 
 _KINDS: dict[Any, str] = {int: "a whole number", float: "a number", str: "text", bool: "true or false", Path: "a path"}
 _KINDS[tuple] = "a list"
+_hints = functools.cache(typing.get_type_hints)
 
 
 def check_settings(config: Any) -> None:
@@ -105,7 +107,7 @@ def check_settings(config: Any) -> None:
 def _typed(config: object) -> dict[str, tuple[Any, Any]]:
     """Every setting by its name: the section it is in, and the type it has to have."""
     typed: dict[str, tuple[Any, Any]] = {}
-    for name, hint in typing.get_type_hints(type(config)).items():
+    for name, hint in _hints(type(config)).items():
         value = getattr(config, name)
         typed |= _typed(value) if is_dataclass(value) and isinstance(value, hint) else {name: (config, hint)}
     return typed
@@ -114,7 +116,7 @@ def _typed(config: object) -> dict[str, tuple[Any, Any]]:
 def markers(config: object, kind: type[M] | UnionType) -> dict[str, M]:
     """Markers of a kind, by the setting they stand beside: ``Annotated[int, marker]``."""
     beside: dict[str, Any] = {}
-    for name, hint in typing.get_type_hints(type(config), include_extras=True).items():
+    for name, hint in _hints(type(config), include_extras=True).items():
         if is_dataclass(section := getattr(config, name)):
             beside |= markers(section, kind)
         for marker in getattr(hint, "__metadata__", ()):
@@ -135,7 +137,7 @@ def flat(config: Any) -> dict[str, Any]:
 def changed(config: T, settings: Mapping[str, Any], where: str) -> T:
     """The same with other settings, given by name."""
     sections: Any = config
-    known, types = flat(config), typing.get_type_hints(type(config))
+    known, types = flat(config), _hints(type(config))
     for name in settings:
         if name not in known:
             raise UserError(f"{where}: no setting is called {name!r}; {nearest(name, tuple(known))}")

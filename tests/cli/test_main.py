@@ -8,17 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import peergrad
+
 HERE = Path(__file__).parent.parent
 WORKED = HERE / "golden" / "worked.jsonl"
-PEERGRAD = [sys.executable, "-m", "peergrad"]
-
-
-def run(*arguments, **options):
-    return subprocess.run([*PEERGRAD, *map(str, arguments)], capture_output=True, text=True, timeout=300, **options)
 
 
 def scores(*arguments):
-    result = run("score", WORKED, "--json", *arguments)
+    result = peergrad("score", WORKED, "--json", *arguments)
     assert (result.returncode, result.stderr) == (0, "")
     return json.loads(result.stdout)["debates"]
 
@@ -69,7 +66,7 @@ def test_options_reach_the_rules():
 
 
 def test_a_table_for_people():
-    result = run("score", WORKED, env=os.environ | {"COLUMNS": "100"})
+    result = peergrad("score", WORKED, env=os.environ | {"COLUMNS": "100"})
     assert result.returncode == 0
     assert "parallel-3x2: 3 agents, 6 turns" in result.stdout
     assert "unreadable: unclosed <solution>" in " ".join(result.stdout.split())
@@ -79,7 +76,7 @@ def test_a_table_for_people():
 def test_model_and_user_text_cannot_drive_the_terminal(tmp_path):
     line = json.loads(WORKED.read_text().split("\n")[0]) | {"id": "[bold]x\x1b[31m\u202ered\r\n"}
     (tmp_path / "x.jsonl").write_text(json.dumps(line))
-    shown = run("score", tmp_path / "x.jsonl").stdout
+    shown = peergrad("score", tmp_path / "x.jsonl").stdout
     assert "[bold]x[31mred" in shown
     assert "\x1b" not in shown
     assert "\u202e" not in shown
@@ -88,7 +85,7 @@ def test_model_and_user_text_cannot_drive_the_terminal(tmp_path):
 def test_error_messages_are_one_plain_line(tmp_path):
     line = json.loads(WORKED.read_text().split("\n")[0]) | {"settings": {"\x1b[31mPWNED\nx": 1}}
     (tmp_path / "x.jsonl").write_text(json.dumps(line))
-    result = run("score", tmp_path / "x.jsonl")
+    result = peergrad("score", tmp_path / "x.jsonl")
     assert result.returncode == 2
     assert result.stderr.count("\n") == 1
     assert "\x1b" not in result.stderr
@@ -107,7 +104,7 @@ def test_error_messages_are_one_plain_line(tmp_path):
     ],
 )
 def test_mistakes_get_a_sentence_and_exit_code_2(arguments, says, tmp_path):
-    result = run(*arguments, cwd=tmp_path)
+    result = peergrad(*arguments, cwd=tmp_path)
     assert result.returncode == 2
     assert result.stdout == ""
     assert says in " ".join(result.stderr.split())
@@ -120,7 +117,7 @@ def test_a_torn_line_loses_nothing_and_prints_nothing(tmp_path):
     path.write_bytes(WORKED.read_bytes() + WORKED.read_bytes()[:200])
     before = path.read_bytes()
     for extra in ([], ["--json"]):
-        result = run("score", path, *extra)
+        result = peergrad("score", path, *extra)
         assert (result.returncode, result.stdout) == (2, "")
         assert f"{path}, line 3, column" in result.stderr
     assert path.read_bytes() == before
@@ -129,7 +126,9 @@ def test_a_torn_line_loses_nothing_and_prints_nothing(tmp_path):
 def test_a_reader_that_leaves_early_is_no_error(tmp_path):
     path = tmp_path / "many.jsonl"
     path.write_bytes(WORKED.read_bytes() * 2000)
-    process = subprocess.Popen([*PEERGRAD, "score", path, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "peergrad", "score", path, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     assert process.stdout.read(10) == b'{"debates"'
     process.stdout.close()
     assert process.stderr.read() == b""
@@ -138,14 +137,14 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path):
 
 def test_models_are_listed_and_mistakes_explained(tmp_path):
     env = os.environ | {"PEERGRAD_CACHE": str(tmp_path / "cache")}
-    listed = run("models", env=env)
+    listed = peergrad("models", env=env)
     assert listed.returncode == 0
     assert "smollm2" in listed.stdout
-    wrong = run("models", "--get", "smollm3", env=env)
+    wrong = peergrad("models", "--get", "smollm3", env=env)
     assert wrong.returncode == 2
     assert "smollm2" in wrong.stderr
     assert not (tmp_path / "cache").exists()
-    nowhere = run("models", "--get", "nobody/nothing", env=env | {"HF_HUB_OFFLINE": "1"})
+    nowhere = peergrad("models", "--get", "nobody/nothing", env=env | {"HF_HUB_OFFLINE": "1"})
     assert nowhere.returncode in (1, 2)
     assert "Traceback" not in nowhere.stderr
     assert "\npeergrad: nobody/nothing" in nowhere.stderr

@@ -99,6 +99,10 @@ def parts(prompt: str, attacker: int) -> tuple[list[str], list[str]]:
     return theirs, rest
 
 
+def unmarked(prompt: str) -> list[str]:
+    return [line for line in prompt.splitlines() if not line.startswith(MARK)]
+
+
 def check_turns(attacked: Debate, calm: Debate, attacker: int) -> None:
     """Same turns by the same agents, unless a sequential attacker ended the debate by its own bad reply (SPEC 3.4, 3.6)."""
     speakers = [turn.agent for turn in calm.turns]
@@ -130,8 +134,7 @@ def check_others_see(attacked: Debate, calm: Debate, attacker: int) -> None:
                 continue
             theirs, rest = parts(message.text, attacker)
             assert rest == parts(was.text, attacker)[1]
-            unmarked = [line for line in message.text.splitlines() if not line.startswith(MARK)]
-            assert unmarked == [line for line in was.text.splitlines() if not line.startswith(MARK)]
+            assert unmarked(message.text) == unmarked(was.text)
             assert not ACTS["a separator"].search(message.text)
             shown.update(theirs)
     assert not [(what, line[:200]) for line in shown for what, acts in ACTS.items() if acts.search(line)]
@@ -225,12 +228,14 @@ def calm_ballot(form: str) -> Debate:
 @pytest.mark.parametrize("form", BALLOTS)
 def test_an_attack_on_ballots_changes_nothing_for_the_others(form):  # SPEC 3.16
     calm = calm_ballot(form)
+    shown = [{line for message in turn.asked for line in unmarked(message.text)} for turn in calm.turns]
+    votes_of_others = [vote for vote in tally(calm).votes if vote.author != 0]
     # Where a value is judged there must be one: what is in a box stands in the prompts of others without a mark.
     texts = [attempt.short for attempt in ATTEMPTS] + [f"\\boxed{{{attempt.short}}}" for attempt in ATTEMPTS[::7]]
     for text in texts:
         attacked = by_ballot(form, text)
         assert [turn.agent for turn in attacked.turns] == [turn.agent for turn in calm.turns]
-        for turn, before in zip(attacked.turns, calm.turns, strict=True):
+        for turn, before, was in zip(attacked.turns, calm.turns, shown, strict=True):
             assert turn.candidates == before.candidates
             if turn.agent == 0:
                 continue
@@ -241,15 +246,13 @@ def test_an_attack_on_ballots_changes_nothing_for_the_others(form):  # SPEC 3.16
                     assert not [(what, line) for line in lines for what, acts in ACTS.items() if acts.search(line)]
                     if form != "soft-verdict":
                         critiques = turn.contract is None and turn.round > 0  # there may be more or fewer of them
-                        unmarked = [line for line in lines if not line.startswith(MARK) and line]
-                        was = [line for m in before.asked for line in m.text.splitlines() if not line.startswith(MARK)]
-                        assert critiques or {*unmarked} <= {*was}
-        votes = [vote for vote in tally(attacked).votes if vote.author == 0]
+                        assert critiques or {*filter(None, unmarked(message.text))} <= was
+        counted = tally(attacked).votes
+        votes = [vote for vote in counted if vote.author == 0]
         assert not [vote for vote in votes if 0 in (vote.a, vote.b)]
         pairs = [(vote.turn, frozenset((vote.a, vote.b))) for vote in votes]
         assert len(pairs) == len({*pairs})
-        others = [vote for vote in tally(attacked).votes if vote.author != 0]
-        assert others == [vote for vote in tally(calm).votes if vote.author != 0]
+        assert [vote for vote in counted if vote.author != 0] == votes_of_others
 
 
 @pytest.mark.parametrize(("name", "attacker"), SEATS)

@@ -23,7 +23,7 @@ def local():
     return Local.load_model("smollm2", max_rows=64, kv_gb=3.0)
 
 
-@pytest.mark.parametrize("count", [pytest.param(50, marks=pytest.mark.slow), 16])
+@pytest.mark.parametrize("count", [pytest.param(50, marks=pytest.mark.slow), 8])
 def test_greedy_equals_transformers_for_prompts_in_one_batch(local, count):
     texts = [TEXTS[i % 4] * (1 + i % 5) + f" ({i})" for i in range(count)]
     asks = [ask(text, debate=f"d{i}", tokens=12, temperature=0.0) for i, text in enumerate(texts)]

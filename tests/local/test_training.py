@@ -408,7 +408,10 @@ def test_cross_entropy_learns_a_handful_of_texts():
     assert stats.loss / tokens < 0.1
 
 
-@pytest.mark.parametrize("loss", ["importance_sampling", "ppo", "cispo"])
+# That each loss and its gradient are right is tested above.
+@pytest.mark.parametrize(
+    "loss", ["importance_sampling", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ppo", "cispo"))]
+)
 def test_a_bandit_is_learned(loss):
     """Reward replies that begin with one token: it becomes likely within a few dozen updates."""
     local = engine(lora=LoraRules(rank=8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp, lgamma, log
@@ -103,5 +104,10 @@ def coverage(setting, n, reps, seed=0):
 def exact_coverage(p, n):
     """The same for yes or no, without drawing: a sum over how many of ``n`` are right."""
     chance = [lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) + k * log(p) + (n - k) * log(1 - p) for k in range(n + 1)]
-    made = [mean([1.0] * k + [0.0] * (n - k)) for k in range(n + 1)]
-    return sum(exp(c) for c, interval in zip(chance, made, strict=True) if interval.low <= p <= interval.high)
+    return sum(exp(c) for c, interval in zip(chance, _of_yes_or_no(n), strict=True) if interval.low <= p <= interval.high)
+
+
+@functools.cache
+def _of_yes_or_no(n):
+    """The interval for every number of right answers."""
+    return [mean([1.0] * k + [0.0] * (n - k)) for k in range(n + 1)]

@@ -27,8 +27,12 @@ def few_draws(monkeypatch):
     monkeypatch.setattr(statistics, "DRAWS", 500)
 
 
-# Every other one: benchmarks/coverage.py has all of them.
-@pytest.mark.parametrize("setting", [*AVERAGES, *PAIRED, *VOTES][::2], ids=lambda setting: setting.name)
+# Every fourth one, or every other one where there is time: benchmarks/coverage.py has all of them.
+SOME = [*AVERAGES, *PAIRED, *VOTES][::2]
+SOME = [pytest.param(setting, marks=[pytest.mark.slow] * (at % 2), id=setting.name) for at, setting in enumerate(SOME)]
+
+
+@pytest.mark.parametrize("setting", SOME)
 def test_coverage_on_simulated_evaluations(setting, few_draws):
     for n in SIZES:
         assert 0.93 <= coverage(setting, n, reps=1000) <= 0.97 + 0.005, n  # 0.5 % for chance: 1,000 measurements

@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
 
@@ -23,6 +22,7 @@ from peergrad.engines.openai.engine import Api
 from peergrad.engines.shared.servers import Secrets
 from peergrad.runs.models import ModelRef, model_ref
 from tests.cli.answers import PEERGRAD
+from tests.commands import peergrad
 from tests.helpers import short
 from tests.openai.asking import an_ask
 from tests.openai.server import Response, Server, completion, events
@@ -139,7 +139,7 @@ def test_the_command_gives_none_away(tmp_path):
     """Where a server ends the run, one run for each; all others in one, a question for each."""
     titles: list[bytes] = []
 
-    def command(places):
+    def command(places, has_a_title=False):
         def handle(request):
             titles.extend(_titles())
             asked = request.body["messages"][1]["content"].partition("Question:\n")[2].partition("\n")[0]
@@ -150,10 +150,12 @@ def test_the_command_gives_none_away(tmp_path):
         with Server(handle) as server:
             args = ("--model", f"m@{server.url}", "--retries", "0", "--rounds", "1", "--agents", "1", "--deadline-s", "2")
             args += ("--max-concurrent", "1")
-            # A real one, which has a title.
-            environ = os.environ | SECRET | {"PYTHONPATH": str(ROOT)}
-            said = {"input": "\n".join(places), "capture_output": True, "text": True}
-            done = subprocess.run([*PEERGRAD, "debate", "-", *args], cwd=folder, env=environ, **said)
+            environ, stdin = os.environ | SECRET | {"PYTHONPATH": str(ROOT)}, "\n".join(places)
+            if has_a_title:
+                said = {"input": stdin, "capture_output": True, "text": True}
+                done = subprocess.run([*PEERGRAD, "debate", "-", *args], cwd=folder, env=environ, **said)
+            else:
+                done = peergrad("debate", "-", *args, cwd=folder, env=environ, stdin=stdin)
         assert {request.headers["authorization"] for request in server.requests} == {f"Bearer {KEY}"}
         assert len(server.requests) >= len(places)
         assert "Traceback" not in done.stderr
@@ -161,8 +163,7 @@ def test_the_command_gives_none_away(tmp_path):
 
     # A server that has answered once is not given up for what it says later.
     others = sorted((place for place in PLACES if place not in FATAL), key=lambda place: place != "a reply")
-    with ThreadPoolExecutor(2) as threads:
-        ended = list(threads.map(command, [others, *([place] for place in FATAL)]))
+    ended = [command(others, has_a_title=True), *(command([place]) for place in FATAL)]
     assert [code for code, _ in ended] == [1, 2, 2, 1, 2, 2, 2, 2, 2, 2, 2]
     kept = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert "My key is [hidden]. [hidden]" in "".join(path.read_text() for path in kept)

@@ -209,8 +209,11 @@ def signals(base: Path, right: str) -> tuple[list[str], float]:
     return wrong, longest
 
 
-def damages(base: Path, right: str) -> list[str]:
-    """Torn lines, zeros and missing files in a run that is half done: it goes on, and says what it found."""
+def damages(base: Path, right: str, count: int) -> list[str]:
+    """Torn lines, zeros and missing files in a run that is half done: it goes on, and says what it found.
+
+    So many of the ways it may be damaged.
+    """
     wrong: list[str] = []
     half = base / "half"
     code, _ = signalled(half, base / "half.log", "training")
@@ -222,18 +225,19 @@ def damages(base: Path, right: str) -> list[str]:
     def zeros(path: Path) -> None:
         path.write_bytes(bytes(path.stat().st_size))
 
-    for name, damage, warned in (
+    every = (
         ("torn metrics", lambda run: (run / "metrics.jsonl").open("a").write('{"phase": "train", "st'), False),
         ("zeros in the adapter", lambda run: zeros(run / "checkpoints" / newest / "adapter_model.safetensors"), True),
+        ("a file less", lambda run: (run / "checkpoints" / newest / "engine.json").unlink(), True),
+        ("torn debates", lambda run: os.truncate(run / "debates" / "step_000003.jsonl", 1000), True),
+        ("all checkpoints damaged", lambda run: [zeros(f) for f in (run / "checkpoints").glob("*/state.json")], True),
         ("zeros in the optimizer", lambda run: zeros(run / "checkpoints" / newest / "optimizer.safetensors"), True),
         ("zeros in the state", lambda run: zeros(run / "checkpoints" / newest / "state.json"), True),
-        ("a file less", lambda run: (run / "checkpoints" / newest / "engine.json").unlink(), True),
         ("a checkpoint less", lambda run: shutil.rmtree(run / "checkpoints" / newest), False),
         ("zeros in debates", lambda run: zeros(run / "debates" / "step_000003.jsonl"), True),
-        ("torn debates", lambda run: os.truncate(run / "debates" / "step_000003.jsonl", 1000), True),
         ("zeros in metrics", lambda run: zeros(run / "metrics.jsonl"), False),
-        ("all checkpoints damaged", lambda run: [zeros(f) for f in (run / "checkpoints").glob("*/state.json")], True),
-    ):
+    )
+    for name, damage, warned in every[:count]:
         out, log = base / name.replace(" ", "-"), base / f"{name.replace(' ', '-')}.log"
         shutil.copytree(half, out)
         if name.endswith("debates") and not (out / "debates" / "step_000003.jsonl").exists():
@@ -247,7 +251,7 @@ def damages(base: Path, right: str) -> list[str]:
     return wrong
 
 
-def main(kills: int, saves: str, seed: int) -> dict:
+def main(kills: int, saves: str, damaged: int, seed: int) -> dict:
     import torch
 
     torch.set_num_threads(1)
@@ -266,8 +270,9 @@ def main(kills: int, saves: str, seed: int) -> dict:
         assert finish(base / "whole", base / "whole.log") == 0, (base / "whole.log").read_text()
         whole_s = time.monotonic() - started
         right = adapter(base / "whole")
-        assert finish(base / "again", base / "again.log") == 0
-        if adapter(base / "again") != right:
+        assert killed_at(base / "counted", base / "counted.log", -1) == 0  # a whole run, too
+        touches = int(Path(f"{base / 'counted'}.touches").read_text())
+        if adapter(base / "counted") != right:
             wrong.append("two whole runs differ")
         for number in range(kills):
             out, log = base / f"kill{number}", base / f"kill{number}.log"
@@ -280,8 +285,6 @@ def main(kills: int, saves: str, seed: int) -> dict:
             if what := compare(out, log, right):
                 wrong.append(f"killed after {moment:.2f} s: {what}")
             shutil.rmtree(out)
-        killed_at(base / "counted", base / "counted.log", -1)
-        touches = int(Path(f"{base / 'counted'}.touches").read_text())
         if "-" in saves:
             moments = range(*map(int, saves.split("-")))
         else:
@@ -294,7 +297,7 @@ def main(kills: int, saves: str, seed: int) -> dict:
                 wrong.append(f"killed at touch {count}: {what}")
             shutil.rmtree(out)
         more, longest = signals(base, right)
-        wrong += more + damages(base, right)
+        wrong += more + damages(base, right, damaged)
     return {
         "run_s": round(whole_s, 2),
         "kills": kills,
@@ -309,10 +312,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--saves", default="all")
+    parser.add_argument("--damages", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     stdout, sys.stdout = sys.stdout, io.StringIO()
-    result = main(arguments.kills, arguments.saves, arguments.seed)
+    result = main(arguments.kills, arguments.saves, arguments.damages, arguments.seed)
     sys.stdout = stdout
     print(json.dumps(result))
     sys.exit(bool(result["wrong"]))

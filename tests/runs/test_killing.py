@@ -10,9 +10,12 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 
 
-@pytest.mark.timeout(300)
-def test_a_run_survives():
-    command = [sys.executable, "-m", "tests.runs.killing", "--kills", "2", "--saves", "2"]
+@pytest.mark.parametrize(
+    ("kills", "damages"), [(1, 5), pytest.param(9, 10, marks=pytest.mark.slow)], ids=["some damage", "all damage"]
+)
+def test_a_run_survives(kills, damages):
+    many = ["--kills", str(kills), "--saves", "2", "--damages", str(damages), "--seed", str(kills)]
+    command = [sys.executable, "-m", "tests.runs.killing", *many]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.stdout, done.stderr[-3000:]
     result = json.loads(done.stdout.splitlines()[-1])

@@ -2,12 +2,12 @@
 
 import gzip
 import json
-import subprocess
 import sys
 
 import pytest
 
 from peergrad.cli import main as cli
+from tests.commands import peergrad
 
 GOOD = b'{"question": "1 + 1?", "answer": "2"}\n'
 KINDS = "give a .jsonl, .json or .csv file, or one of them with .gz on its end"
@@ -189,7 +189,7 @@ def test_a_malformed_file_gives_its_sentence(tmp_path, monkeypatch, capsys, task
 def test_the_same_through_the_real_command(tmp_path, index):
     task, name, content, says = MALFORMED[index]
     args, path = given(tmp_path, task, name, content)
-    done = subprocess.run([sys.executable, "-m", "peergrad", *args], cwd=tmp_path, capture_output=True, text=True)
+    done = peergrad(*args, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"peergrad: {says.replace('{}', str(path))}\n")
     assert len({(task, name, content) for task, name, content, _ in MALFORMED}) >= 40
 

@@ -521,7 +521,11 @@ def test_pages_fit_a_phone_and_the_dark(chrome, address):
     one.close()
 
 
-@pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 1280), (False, 390)])
+BOTH = [(False, 1280), (True, 390)]
+OTHERS = [pytest.param(True, 1280, marks=pytest.mark.slow), pytest.param(False, 390, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("dark", "width"), [*BOTH, *OTHERS])
 def test_axe_finds_nothing_in_the_way_of_anybody(chrome, address, dark, width):
     """Names of controls, contrast, order of headings, landmarks, tables: every rule of axe-core, on every page."""
     axe = resources.files(pytest.importorskip("axe_playwright_python")).joinpath("axe.min.js").read_text()

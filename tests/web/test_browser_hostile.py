@@ -1,11 +1,10 @@
 """A folder that somebody sent: 200 texts that try to run, and odd ones, wherever words can be. They stay words."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
+from tests.commands import peergrad
 from tests.helpers import full, short
 from tests.web.browser import Viewer, chromium, opened_browser, served
 from tests.web.payloads import ODD, SCRIPTS
@@ -102,8 +101,7 @@ def folder(tmp_path_factory):
 def exported(folder, tmp_path_factory):
     to = tmp_path_factory.mktemp("exported")
     for page in ("page.html", "page"):
-        command = [sys.executable, "-m", "peergrad", "view", str(folder), "--export", str(to / page), "--max-mb", "60"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        peergrad("view", folder, "--export", to / page, "--max-mb", "60").check_returncode()
     return to / "page.html", to / "page" / "index.html"
 
 
