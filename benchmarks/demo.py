@@ -1,13 +1,14 @@
-"""What ``make demo`` teaches, over seeds, machines and kinds of votes: how much of it is the votes' doing.
+"""What ``make demo`` teaches, over seeds and machines, and how much of it is the majority's doing.
 
-    python benchmarks/demo.py --seeds 0-9 --runs peer,shuffled,peer-2threads,peer-unpacked --at-once 2
+    python benchmarks/demo.py --seeds 0-9 --runs majority,majority-2threads,majority-unpacked,none --at-once 2
 
-Trains the demo once for every seed and kind of run: ``peer``, or one of the controls ``shuffled``, ``majority`` and
-``none``; with one thread each unless it says ``-2threads``, and with matrices packed by oneDNN, where this PyTorch has it,
-unless it says ``-unpacked``: sums of floating-point numbers then come out a little different, as on other machines. Each is
-a process and a folder of its own. Printed is how many of the held-out sums a sampled answer alone gets right, and the
-likeliest one, before and after. The same command resumes: what is finished is read, what was cut off goes on. A line of JSON
-a run, a table, and a line of JSON last. What follows ``--`` is given to ``peergrad train``.
+Trains the demo once for every seed and kind of run: ``majority``, as it is; ``none``, where form alone is rewarded; or
+``peer`` and ``shuffled``, by the model's votes on others' answers and by the same dealt out anew (``ballot``). With one
+thread each unless it says ``-2threads``, and with matrices packed by oneDNN, where this PyTorch has it, unless it says
+``-unpacked``: sums of floating-point numbers then come out a little different, as on other machines. Each is a process and a
+folder of its own. Printed is how many of the held-out sums a sampled answer alone gets right, and the likeliest one, before
+and after. The same command resumes: what is finished is read, what was cut off goes on. A line of JSON a run, a table, and a
+line of JSON last. What follows ``--`` is given to ``peergrad train``.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ async def trained(args: argparse.Namespace, seed: int, kind: str, free: asyncio.
             args.out.mkdir(parents=True, exist_ok=True)
             with folder.with_suffix(".log").open("ab") as log:
                 started = ["-c", UNPACKED] if "unpacked" in how else ["-m", "peergrad"]
-                command = [sys.executable, *started, *map(str, flags), *args.flags]
+                ballots = [] if votes == "majority" else ["--protocol", "ballot", "--wording", "brief"]
+                command = [sys.executable, *started, *map(str, flags), *ballots, *args.flags]
                 environment = os.environ | {"OMP_WAIT_POLICY": "passive"}  # threads that wait must not take another's core
                 process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, env=environment)
                 try:
@@ -132,7 +134,7 @@ def seeds(text: str) -> list[int]:
 
 
 def kinds(text: str) -> list[str]:
-    """Example: ``kinds("peer,peer-2threads") == ["peer", "peer-2threads"]``"""
+    """Example: ``kinds("none,peer-2threads") == ["none", "peer-2threads"]``"""
     given = text.split(",")
     if wrong := [
         kind for kind in given if not re.fullmatch(r"(peer|shuffled|majority|none)(-\d+threads)?(-unpacked)?", kind)
@@ -144,7 +146,9 @@ def kinds(text: str) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=seeds, default=seeds("0-9"), help="such as 0-9 or 0,3,5")
-    parser.add_argument("--runs", type=kinds, default=["peer"], help="VOTES[-Nthreads][-unpacked], with commas between them")
+    parser.add_argument(
+        "--runs", type=kinds, default=["majority"], help="VOTES[-Nthreads][-unpacked], with commas between them"
+    )
     parser.add_argument("--at-once", type=int, default=1, help="how many runs at a time")
     parser.add_argument("--out", type=Path, default=Path("runs/demo-sweep"))
     parser.add_argument("flags", nargs="*", help="after --: more flags of peergrad train, such as -- --steps 8")

@@ -121,7 +121,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.keep.eval_every and not self.held_out.eval_questions:
-            raise UserError("eval_questions: 0 leaves nothing to evaluate on, but eval_every asks for it; give at least 1")
+            raise UserError("eval_questions: 0 leaves nothing for eval_every; give at least 1, or eval_every 0")
         if not self.learn.steps and not self.warm.wanted:
             raise UserError("steps: 0 leaves nothing to learn; give at least 1, or a warm start (warm_steps or warm_epochs)")
         self.debate.build()
@@ -258,7 +258,7 @@ def with_protocol(config: T, protocol: str | BaseProtocol) -> T:
     values = {one: value for one, value in values.items() if one in own | usual.keys()}
     if name != before.protocol:
         ours = flat(TrainConfig())
-        values = {rule: ours[rule] for rule in _PUBLISHED} | defaults_of(name) | values
+        values = {rule: ours[rule] for rule in (*_PUBLISHED, "votes")} | defaults_of(name) | values
     return changed(config, {one: value for one, value in values.items() if one in flat(config)}, f"protocol {name}")
 
 

@@ -186,10 +186,10 @@ def command(*args, cwd):
         (("--agents", "x"), "--agents"),
         (("--task", "arithmetik"), "did you mean 'arithmetic'?"),
         (("--task", "none.jsonl"), "none.jsonl can't be read"),
-        (("--level", "9"), "level: 9 is not possible; give a whole number from 1 to 5"),
+        (("--task", "arithmetic", "--level", "9"), "level: 9 is not possible; give a whole number from 1 to 5"),
         (("--batch", "2000"), "batch: 2000 is more than the 1000 questions"),
         (("--config", "none.toml"), "none.toml can't be read"),
-        (("--warm-from", "none.jsonl"), "none.jsonl: can't be read"),
+        (("--preset", "demo-parallel", "--warm-from", "none.jsonl"), "none.jsonl: can't be read"),
         (("--eval-debates", "99"), "eval_debates: 99 is more than eval_questions"),
     ],
 )
@@ -276,7 +276,9 @@ def test_a_protocol_says_how_many_rounds_it_has(protocol, size):
 
 
 def test_a_ballot_is_estimated_and_shown_with_its_own_rounds(tmp_path):
-    done = command("--protocol", "ballot", "--agents", "4", "--max-rounds", "3", "--dry-run", cwd=tmp_path)
+    done = command(
+        "--preset", "demo-parallel", "--protocol", "ballot", "--agents", "4", "--max-rounds", "3", "--dry-run", cwd=tmp_path
+    )
     assert "up to 32 replies" in done.stdout, done.stderr  # 4 debates of 4 agents, two rounds
     refused = peergrad("debate", "Why?", "--protocol", "ballot", "--rounds", "2", cwd=tmp_path)
     assert (refused.returncode, "rounds: how many there are is no setting" in refused.stderr) == (2, True)
@@ -325,3 +327,8 @@ def test_from_python_a_path_may_be_text_and_a_list_a_tuple(tmp_path):
     assert not Run(str(tmp_path)).exists
     with pytest.raises(UserError, match="is no run"):
         Run.open(str(tmp_path))
+
+
+def test_with_another_protocol_peers_vote():  # SPEC 10
+    assert preset("demo").learn.votes == "majority"
+    assert with_protocol(preset("demo"), "ballot").learn.votes == "peer"

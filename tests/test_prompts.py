@@ -138,7 +138,19 @@ def test_a_debate_by_ones_own_text(folder, tmp_path):
 
 def test_a_run_by_ones_own_text_and_not_by_another(folder, tmp_path):
     small = ("--batch", 2, "--warm-steps", 0, "--eval-questions", 0, "--eval-debates", 0, "--rank", 2)
-    run = ("train", *SMALL, *small, "--max-rounds", 1, "--prompts", folder, "--out", tmp_path / "run")
+    run = (
+        "train",
+        "--preset",
+        "demo-parallel",
+        *SMALL,
+        *small,
+        "--max-rounds",
+        1,
+        "--prompts",
+        folder,
+        "--out",
+        tmp_path / "run",
+    )
     made = command(*run, "--steps", 1)
     assert made.returncode in (0, 1), made.stderr  # 1: nobody votes in one round, so there may be nothing to learn
     (first, _) = read_file(tmp_path / "run" / "debates" / "step_000001.jsonl")
@@ -275,7 +287,7 @@ def test_a_debate_of_ones_own_personas(personas, tmp_path):  # SPEC 3.10
 @pytest.mark.slow
 def test_a_run_of_ones_own_personas_and_of_no_others(personas, tmp_path, monkeypatch):  # SPEC 3.10
     small = ("--batch", 2, "--warm-steps", 0, "--eval-questions", 0, "--eval-debates", 0, "--rank", 2, "--max-rounds", 1)
-    run = ("train", *SMALL, *small, "--out", tmp_path / "run")
+    run = ("train", "--preset", "demo-parallel", *SMALL, *small, "--out", tmp_path / "run")
     # 1: nobody votes in one round, so there may be nothing to learn
     assert command(*run, "--steps", 1, "--personas", personas).returncode in (0, 1)
     personas.rename(tmp_path / "moved.toml")

@@ -99,7 +99,15 @@ def test_a_full_disk_is_a_sentence(arguments):
 
 def test_a_training_outlives_its_reader(tmp_path):
     model, out = ROOT / "tests" / "fixtures" / "parrot", tmp_path / "run"
-    settings = ["--steps=1", "--warm-steps=0", "--eval-questions=0", "--eval-debates=0", "--batch=2", "--max-tokens=64"]
+    settings = [
+        "--preset=demo-parallel",
+        "--steps=1",
+        "--warm-steps=0",
+        "--eval-questions=0",
+        "--eval-debates=0",
+        "--batch=2",
+        "--max-tokens=64",
+    ]
     command = [*PEERGRAD, "train", "--model", str(model), "--out", str(out), *settings]
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environ)

@@ -10,6 +10,9 @@ from tests.cli.answers import ROOT
 PARROT = str(ROOT / "tests" / "fixtures" / "parrot")
 
 
+DEBATES = ["--preset", "demo-parallel"]
+
+
 @pytest.fixture
 def dry_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -43,9 +46,9 @@ def test_what_can_not_work_is_refused(args, says, dry_run):
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["--agents", "2"], "# agents: nobody is shown two others, so nobody can vote"),
-        (["--agents", "1"], "# agents: nobody is shown two others, so nobody can vote"),
-        (["--max-rounds", "1"], "so nobody can vote, and form alone is rewarded; give max_rounds 2 or more"),
+        ([*DEBATES, "--agents", "2"], "# agents: nobody is shown two others, so nobody can vote"),
+        ([*DEBATES, "--agents", "1"], "# agents: nobody is shown two others, so nobody can vote"),
+        ([*DEBATES, "--max-rounds", "1"], "so nobody can vote, and form alone is rewarded; give max_rounds 2 or more"),
         (["--max-tokens", "1000"], "# max_tokens: prompts outgrow the context of 2,048 tokens where replies have more than"),
         (["--kv-gb", "2"], "(weights 0.0, keys and values up to 2.0, training about 0.0)"),
         (["--kv-gb", "1e6"], "--kv-gb and --train-tokens make it less"),

@@ -23,7 +23,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 PARROT = Path(__file__).parent.parent / "fixtures" / "parrot"
-ARGS = ["--model", str(PARROT), "--steps", "4", "--batch", "3", "--warm-steps", "2", "--warm-debates", "2", "--rank", "4"]
+ARGS = [
+    "--preset",
+    "demo-parallel",
+    "--model",
+    str(PARROT),
+    "--steps",
+    "4",
+    "--batch",
+    "3",
+    "--warm-steps",
+    "2",
+    "--warm-debates",
+    "2",
+    "--rank",
+    "4",
+]
 ARGS += ["--threads", "1", "--eval-questions", "2", "--eval-debates", "1", "--eval-every", "2", "--lr", "0.003"]
 
 

@@ -20,7 +20,22 @@ from tests.runs.test_run import PARROT
 from tests.runs.test_start import peergrad, refused
 
 ROOT = Path(__file__).parent.parent.parent
-SMALL = ["--model", PARROT, "--batch", 4, "--rank", 4, "--threads", 1, "--lr", 3e-3, "--max-tokens", 32]
+SMALL = [
+    "--preset",
+    "demo-parallel",
+    "--model",
+    PARROT,
+    "--batch",
+    4,
+    "--rank",
+    4,
+    "--threads",
+    1,
+    "--lr",
+    3e-3,
+    "--max-tokens",
+    32,
+]
 SMALL += ["--eval-questions", 0, "--eval-debates", 0, "--warm-steps", 0]
 TASKS = ["--task", "tests.runs.coin_tasks:Easy, tests.runs.coin_tasks:Hard"]
 ORDER = ["--curriculum", "in order", *TASKS]

@@ -23,7 +23,22 @@ from tests.runs.test_length import TASK as PARITY
 from tests.runs.test_run import PARROT
 from tests.runs.test_warm import cross_entropy
 
-SMALL = ["--model", PARROT, "--rank", 4, "--threads", 1, "--batch", 3, "--lr", 0.003, "--eval-debates", 0]
+SMALL = [
+    "--preset",
+    "demo-parallel",
+    "--model",
+    PARROT,
+    "--rank",
+    4,
+    "--threads",
+    1,
+    "--batch",
+    3,
+    "--lr",
+    0.003,
+    "--eval-debates",
+    0,
+]
 
 
 def train(out, *more, killed_at=None, **flags):

@@ -22,7 +22,7 @@ from tests.web.exported import Page
 
 ROOT = Path(__file__).parent.parent.parent
 PARROT = ROOT / "tests" / "fixtures" / "parrot"
-SMALL = ["--model", PARROT, "--rank", 4, "--threads", 1, "--batch", 2, "--warm-lr", 0.003]
+SMALL = ["--preset", "demo-parallel", "--model", PARROT, "--rank", 4, "--threads", 1, "--batch", 2, "--warm-lr", 0.003]
 NO_EVAL = ["--eval-questions", 0, "--eval-debates", 0]
 
 

@@ -165,6 +165,8 @@ def given(tmp_path, task, name, content):
         path.write_bytes(content)
     return [
         "train",
+        "--preset",
+        "demo-parallel",
         "--dry-run",
         "--eval-questions",
         "0",

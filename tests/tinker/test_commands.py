@@ -69,15 +69,15 @@ def done(server, tmp_path_factory):
     none = ["--eval-questions", "0", "--eval-debates", "0"]
     codes, said, complaints = commands(
         folder,
-        ["train", "--steps", "3", "--updates", "2", "--out", "run", *there, *small, *none],
+        ["train", "--preset", "demo-parallel", "--steps", "3", "--updates", "2", "--out", "run", *there, *small, *none],
         ["eval", "--model", "run", "--mode", "role-averaged", "--questions", "2", "--max-tokens", "24", "--out", "result"],
-        ["check", "--questions", "2", *there],
+        ["check", "--preset", "demo-parallel", "--questions", "2", *there],
         ["debate", "What is 3 + 4?", "--out", "one.jsonl", "--max-tokens", "24", "--wording", "brief", *there],
         ["debate", "What is 3 + 4?", "--out", "two.jsonl", "--max-tokens", "24", "--model", "run"],
-        ["train", "--alpha", "64", "--dry-run", *there],
+        ["train", "--preset", "demo-parallel", "--alpha", "64", "--dry-run", *there],
         ["export", "run", "--to", "adapter"],
         ["debate", "What is 3 + 4?", "--out", "soft.jsonl", "--max-tokens", "24", *SOFT, *there],
-        ["check", "--questions", "2", *SOFT, *there],
+        ["check", "--preset", "demo-parallel", "--questions", "2", *SOFT, *there],
     )
     return folder, codes, said, complaints
 

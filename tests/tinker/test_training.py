@@ -125,6 +125,8 @@ def test_the_client_is_killed(whole, server, processes, tmp_path, cache):
     flags = [part for name, value in SMALL.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     pid, log = processes.begin(
         "train",
+        "--preset",
+        "demo-parallel",
         "--out",
         str(tmp_path / "run"),
         "--base-url",
