@@ -154,7 +154,7 @@ def test_names_are_unique_and_explained():
         ("reward = 'win-rate'", "reward: 'win-rate' is not known; did you mean 'win_rate'?"),
         ("log_to = 'wandb'", "log_to: 'wandb' is not possible; give a list"),
         ("log_to = ['wandbb']", "did you mean 'wandb'?"),
-        ("eval_every = 5", "eval_questions: 0 leaves nothing to evaluate on"),
+        ("eval_every = 5", "eval_questions: 0 leaves nothing for eval_every"),
         ("steps = true", "steps: True is not possible; give a whole number"),
         ("steps = 1.5", "steps: 1.5 is not possible; give a whole number"),
         ("out = 3", "out: 3 is not possible; give a path"),
