@@ -330,5 +330,5 @@ def test_from_python_a_path_may_be_text_and_a_list_a_tuple(tmp_path):
 
 
 def test_with_another_protocol_peers_vote():  # SPEC 10
-    assert preset("demo").learn.votes == "majority"
-    assert with_protocol(preset("demo"), "ballot").learn.votes == "peer"
+    assert flat(preset("demo"))["votes"] == "majority"
+    assert flat(with_protocol(preset("demo"), "ballot"))["votes"] == "peer"

@@ -160,7 +160,7 @@ def slowly(out: Path, log: Path, what: str) -> tuple[int | None, float]:
 
     def work() -> int:
         from peergrad.engines.local.engine import Local
-        from peergrad.terminal import progress as live
+        from peergrad.terminal import training as live
 
         def slow(*_, **__) -> None:
             Path(f"{out}.asked").write_text(str(time.time()))
