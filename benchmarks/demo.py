@@ -2,7 +2,8 @@
 
     python benchmarks/demo.py --seeds 0-9 --runs majority,majority-2threads,majority-unpacked,none --at-once 2
 
-Trains the demo once for every seed and kind of run: ``majority``, as it is; ``none``, where form alone is rewarded; or
+Trains the demo once for every seed and kind of run: ``majority``, as it is; ``none``, where form alone is rewarded (``ballot``: votes
+are cast and count for nothing); or
 ``peer`` and ``shuffled``, by the model's votes on others' answers and by the same dealt out anew (``ballot``). With one
 thread each unless it says ``-2threads``, and with matrices packed by oneDNN, where this PyTorch has it, unless it says
 ``-unpacked``: sums of floating-point numbers then come out a little different, as on other machines. Each is a process and a

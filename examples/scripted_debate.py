@@ -1,6 +1,6 @@
 """A debate from question to training data, without a model: four scripted agents, two rounds.
 
-Everything but the replies is what a training run does. Run it with ``make demo`` or ``python examples/scripted_debate.py``.
+Everything but the replies is what a training run does. Run it with ``python examples/scripted_debate.py``.
 """
 
 from __future__ import annotations

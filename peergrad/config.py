@@ -175,7 +175,7 @@ class EvalConfig:
         self.debate.build()
 
 
-# Votes of a model this small are soon worth nothing (docs/log.md); what most copies say is. Eight answers, no ballots.
+# Votes of a model this small are soon worth nothing (docs/log.md); their most frequent answer is. No ballots.
 _DEMO = {"protocol": "direct", "agents": 8, "temperature": 0.7, "max_tokens": 16, "task": "sums:level1", "votes": "majority"}
 _DEMO |= {"batch": 12, "steps": 6, "lr": 2e-4, "lr_schedule": "linear", "center": "group", "lambda_form": 0.25, "rank": 16}
 _DEMO |= {"train_tokens": 1024, "kv_gb": 1.0, "eval_questions": 64, "eval_samples": 4, "eval_every": 2}
@@ -199,7 +199,7 @@ _RECOMMENDED |= {"steps": 12, "batch": 64, "lr": 2e-4, "save_every": 0, "eval_ev
 _RECOMMENDED |= {"eval_debates": 0}
 
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
-    "demo": ("the built-in model on the built-in sums, by what most of eight copies say: minutes on two cores", _DEMO),
+    "demo": ("the built-in model on the built-in sums, by the most frequent of eight answers: minutes on two cores", _DEMO),
     "demo-parallel": ("the same model in parallel debates, after a warm start: what is learned is the form", _DEMO_PARALLEL),
     "recommended": ("what was shown to teach: eight answers, votes of Yes or No on each other's final values", _RECOMMENDED),
     "math": ("problems with answers that can be checked", _LARGE | _PUBLISHED),

@@ -93,11 +93,13 @@ def held_out_rows(curves: Mapping[str, list[list[tuple[int, float]]]], asked: in
     last = {arm: np.array([run[-1][1] / 100 for run in runs]) for arm, runs in curves.items()}
     rows: dict[str, list[str]] = {}
     for arm, seeds in last.items():
-        rows[arm] = [", ".join(f"{100 * seed:.1f}" for seed in seeds), f"{100 * seeds.mean():.1f}"]
-        pair = [seeds, last["shuffled"]] if "shuffled" in last and arm != "shuffled" else []
+        rows[arm] = [", ".join(f"{100 * seed:.1f}" for seed in seeds), f"{100 * seeds.mean():.1f}", ""]
+        if arm == "shuffled" or "shuffled" not in last:
+            continue
+        pair = (seeds, last["shuffled"])
         parts = [(one.mean() * (1 - one.mean()) / asked, asked - 1) for one in pair]
         parts += [(one.var(ddof=1) / len(one), len(one) - 1) for one in pair if len(one) > 1]
-        rows[arm].append(interval(seeds.mean() - last["shuffled"].mean(), parts) if pair else "")
+        rows[arm][-1] = interval(pair[0].mean() - pair[1].mean(), parts)
     return rows
 
 

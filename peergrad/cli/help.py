@@ -13,12 +13,12 @@ from peergrad.debate.settings import flat, sentences
 
 _EXAMPLES = {
     "train": (
-        ("peergrad train", "the demo: a small model on sums, minutes on two cores"),
+        ("peergrad train --preset demo", "a small model on sums, minutes on two cores"),
         ("peergrad train --preset math --task questions.jsonl --model Qwen/Qwen2.5-1.5B-Instruct", "your questions"),
         ("peergrad train … --dry-run", "check the settings and say what it takes; nothing is loaded"),
     ),
     "check": (
-        ("peergrad check", "the demo's settings on 20 questions"),
+        ("peergrad check", "the settings of demo-parallel on 20 questions"),
         ("peergrad check --preset math --task gsm8k --model Qwen/Qwen2.5-1.5B-Instruct", "before training"),
     ),
     "eval": (

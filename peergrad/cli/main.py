@@ -47,6 +47,8 @@ T = TypeVar("T")
 _SAVED = ("report", "export", "score", "rescore", "compare", "distill", "models")  # small ones, in one file
 COMMANDS = ("train", "check", "eval", "debate", "view", *_SAVED, "serve")
 """In the order in which people need them."""
+USUAL = "demo-parallel"
+"""The preset of who gives none."""
 _EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
@@ -110,7 +112,7 @@ def parsed(name: str, args: Sequence[str]) -> Callable[[], None]:
                 settings = base_settings(args)
                 if {"-h", "--help"} & set(args) and name not in _SAVED:
                     flags = FirstFlags.of(args)
-                    usual = "demo" if isinstance(settings, TrainConfig) and not flags.config else None
+                    usual = USUAL if isinstance(settings, TrainConfig) and not flags.config else None
                     print(short_help(name, inspect.getdoc(command) or "", settings, flags.preset or usual))
                     sys.exit(0)
                 later = partial(later, settings=settings)
@@ -143,13 +145,13 @@ class PresetFlags:
     """The flags that name the settings a training run begins with."""
 
     preset: Annotated[str | None, tyro.conf.arg(metavar=f"{{{','.join(PRESETS)}}}")] = None
-    """Settings to begin with; demo, unless a file is given."""
+    """Settings to begin with; demo-parallel, unless a file is given."""
     config: Path | None = None
     """A TOML file with settings, which go before the preset's; what is given here goes before both."""
 
     def train_settings(self, protocol: str | None = None) -> TrainConfig:
         """The settings that these flags begin with: a preset's, then those of a file."""
-        config = preset(self.preset or "demo") if self.preset or not self.config else TrainConfig()
+        config = preset(self.preset or USUAL) if self.preset or not self.config else TrainConfig()
         config = with_protocol(config, protocol) if protocol else config
         return changed(config, {"out": f"runs/{self.config.stem}"} | self.file if self.config else {}, str(self.config))
 
@@ -162,13 +164,13 @@ class PresetFlags:
     def from_where(self) -> str:
         """What the settings begin with, in words."""
         if self.config and not self.preset:
-            return f"{self.config}, without a preset: what it does not name has the usual value, not the demo's"
-        return f"preset {self.preset or 'demo'}" + (f", then {self.config}" if self.config else "")
+            return f"{self.config}, without a preset: what it does not name has the usual value, not that of demo-parallel"
+        return f"preset {self.preset or USUAL}" + (f", then {self.config}" if self.config else "")
 
     def origins(self, config: TrainConfig) -> dict[str, str]:
         """Where each setting is from, if not from the usual values."""
         begun, usual, given = flat(self.train_settings(config.debate.protocol)), flat(TrainConfig()), flat(config)
-        beginning = str(self.config) if self.config and not self.preset else f"preset {self.preset or 'demo'}"
+        beginning = str(self.config) if self.config and not self.preset else f"preset {self.preset or USUAL}"
         origins = {name: beginning for name, value in begun.items() if value != usual.get(name)}
         origins |= dict.fromkeys(self.file, str(self.config))
         return origins | {name: "given" for name, value in given.items() if value != begun.get(name)}

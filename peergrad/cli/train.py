@@ -60,7 +60,7 @@ def train(config: TrainConfig, about: str = "") -> None:
                 raise
 
         run = run_until_done(work, view, lambda: run.checkpoints()[-1].name if run.checkpoints() else "the beginning")
-    _conclude(console, run)
+    _conclude(console, run, debated=config.debate.protocol != "direct")
     if run.learned_nothing:
         raise EngineError(
             "nothing was learned: no step made an update, and the weights are those it began with. Where debates have no "
@@ -68,7 +68,7 @@ def train(config: TrainConfig, about: str = "") -> None:
         )
 
 
-def _conclude(console: Console, run: Run) -> None:
+def _conclude(console: Console, run: Run, *, debated: bool) -> None:
     metrics = run.metrics()
     before_and_after(console, metrics)
     too_many_lost(console, run)
@@ -78,5 +78,6 @@ def _conclude(console: Console, run: Run) -> None:
     # The weights of a service stay there.
     here = newest is not None and (newest[1] / "adapter_model.safetensors").exists()
     use = f"export {path} --to {path}-adapter" if here else f"eval --model {path}"
-    for line in (f"score {path}", use, f'debate "What is 17 + 25?" --model {path}'):
+    ask = f'debate "What is 17 + 25?" --model {path}' + ("" if debated else " --protocol parallel --max-tokens 64")
+    for line in (f"score {path}", use, ask):
         print_line(console, f"  {program()} {line}")

@@ -36,7 +36,7 @@ def last_boxed(text: str) -> str | None:
 
 
 _WHOLE = re.compile(r"(?<![\w.])-?\d++(?!\.?\d)", re.ASCII)
-_EXPRESSION = re.compile(r"(?<!\d)-?\d++(?:[ \t]*+[-+*/×÷][ \t]*+-?\d++)++", re.ASCII)
+_EXPRESSION = re.compile(r"(?<![\d.])-?\d++(?:[ \t]*+[-−+*/×÷][ \t]*+-?\d++)++(?!\.?\d)", re.ASCII)
 _UNIT = re.compile(r"\\text\s*+\{[^{}]*+\}|\\[$%,;! ]|[$%]|(?<=\d),(?=\d{3}(?!\d))")  # signs and units around a number
 
 

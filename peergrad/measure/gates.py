@@ -52,6 +52,8 @@ def gates(sample: Sample, task: Task, rules: LearnRules) -> list[Gate]:
     scored = [score(debate, rules.reward, truth(debate)) for debate in sample.debates]
     solves = _solves(sample, task) if task.known else []
     about_votes = [_votes(scored), _copied(scored), *(_judgement(scored, task) if task.known else [])]
+    if rules.reward.votes in ("majority", "none"):  # of no votes
+        about_votes = []
     if not rules.reward.needs_votes:
         about_votes = [replace(gate, verdict="warn") if gate.verdict == "fail" else gate for gate in about_votes]
     return [_fits(sample), *solves, *about_votes, _judge_stream(scored, rules.reward), _signal(scored, rules)]

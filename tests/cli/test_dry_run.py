@@ -80,4 +80,7 @@ def test_every_setting_says_where_it_is_from(dry_run, tmp_path):
     assert "# Settings: preset demo-parallel, then mine.toml." in out
     _, out, _ = dry_run("--model", PARROT, "--config", "mine.toml")
     assert "batch = 16\n" in out
-    assert "# Settings: mine.toml, without a preset: what it does not name has the usual value, not the demo's." in out
+    assert (
+        "# Settings: mine.toml, without a preset: what it does not name has the usual value, not that of demo-parallel."
+        in out
+    )

@@ -200,6 +200,14 @@ def test_a_classic_run_has_no_judge_stream():
     assert (found.verdict, found.measured) == ("pass", "no judge stream")
 
 
+def test_9_4_where_the_majority_decides_votes_are_not_looked_at():  # SPEC 9.4
+    made = sample(Direct(agents=5, temperature=0.7), able(votes=False))
+    assert "turns with a valid vote" in checked(made)
+    found = checked(made, votes="majority")
+    assert "turns with a valid vote" not in found
+    assert {gate.verdict for gate in found.values()} == {"pass"}, found
+
+
 # One update is really made
 
 

@@ -236,10 +236,11 @@ def test_saved_questions_name_their_grader():
         ("16 is 9 + 7", "16"),
         ("9 + 7", None),
         ("9+7", None),
+        ("9 − 7", None),
         ("1.5", None),
     ],
 )
-def test_who_repeats_a_sum_has_not_answered_it(said, answer):
+def test_who_repeats_a_sum_has_not_answered_it(said, answer):  # SPEC 8.3
     question = Question("q", "What is 9 + 7?", "16", "number", "sums")
     assert arithmetic(count=0, name="sums").grade(question, said) == Grade(answer == "16", answer)
     assert question.style.answer(said) == answer
