@@ -2,10 +2,10 @@
 
     python benchmarks/demo.py --seeds 0-9 --runs majority,majority-2threads,majority-unpacked,none --at-once 2
 
-Trains the demo once for every seed and kind of run: ``majority``, as it is; ``none``, where form alone is rewarded (``ballot``: votes
-are cast and count for nothing); or
-``peer`` and ``shuffled``, by the model's votes on others' answers and by the same dealt out anew (``ballot``). With one
-thread each unless it says ``-2threads``, and with matrices packed by oneDNN, where this PyTorch has it, unless it says
+Trains the demo once for every seed and kind of run: ``majority``, as it is; ``none``, where form alone is rewarded; or
+``peer`` and ``shuffled``, by the model's votes on others' answers and by the same dealt out anew. These three are played as
+``ballot``; in ``none`` votes count for nothing. With one thread each unless it says ``-2threads``, and with matrices packed
+by oneDNN, where this PyTorch has it, unless it says
 ``-unpacked``: sums of floating-point numbers then come out a little different, as on other machines. Each is a process and a
 folder of its own. Printed is how many of the held-out sums a sampled answer alone gets right, and the likeliest one, before
 and after. The same command resumes: what is finished is read, what was cut off goes on. A line of JSON a run, a table, and a
