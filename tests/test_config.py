@@ -329,6 +329,9 @@ def test_from_python_a_path_may_be_text_and_a_list_a_tuple(tmp_path):
         Run.open(str(tmp_path))
 
 
-def test_with_another_protocol_peers_vote():  # SPEC 10
+def test_with_another_protocol_peers_vote(tmp_path):  # SPEC 10
     assert flat(preset("demo"))["votes"] == "majority"
     assert flat(with_protocol(preset("demo"), "ballot"))["votes"] == "peer"
+    (tmp_path / "mine.toml").write_text('protocol = "ballot"\nvotes = "majority"\n')
+    for given in (("--protocol", "ballot", "--votes", "majority"), ("--config", "mine.toml")):  # unless somebody says so
+        assert 'votes = "majority"' in command("--preset", "demo", *given, "--dry-run", cwd=tmp_path).stdout

@@ -115,9 +115,10 @@ PARROT = ROOT / "tests" / "fixtures" / "parrot"
 
 
 @pytest.mark.slow
-def test_what_a_run_says_comes_next_can_be_typed(tmp_path):
+@pytest.mark.parametrize("preset", ["demo", "demo-parallel"])
+def test_what_a_run_says_comes_next_can_be_typed(tmp_path, preset):
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "peergrad", "train", "--model", str(PARROT), *SMALL]
+    command = [sys.executable, "-m", "peergrad", "train", "--preset", preset, "--model", str(PARROT), *SMALL]
     made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environ, timeout=300)
     assert made.returncode == 0, made.stderr
     lines = made.stdout.partition("next:\n")[2].splitlines()

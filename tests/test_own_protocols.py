@@ -290,3 +290,14 @@ def test_a_protocol_derived_from_a_built_in_one_keeps_its_votes_in_a_transcript(
 def test_what_could_not_be_loaded_again_is_not_saved():  # SPEC 3.14, 8.5
     with pytest.raises(UserError, match=r"protocol: tests\.test_own_protocols:Biased has a setting that can't be saved"):
         dump(played(Biased(agents=2, max_rounds=1, limit=Path("x")), lambda _: short()))
+
+
+def test_help_has_a_sentence_for_what_a_protocol_inherits(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\nfrom peergrad.debate.ballot import Ballot\n\n"
+        "@dataclass(frozen=True, slots=True, kw_only=True)\nclass Mine(Ballot):\n"
+        '    extra: int = 1\n    """What is extra."""\n'
+    )
+    said = peergrad("train", "--protocol", "mine:Mine", "--help-all", cwd=tmp_path).stdout
+    assert re.search(r"--extra INT\s+What is extra", said)
+    assert re.search(r"--shown INT\s+How many others' answers an agent judges", said)

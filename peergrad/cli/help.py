@@ -71,5 +71,4 @@ def _sentences(config: Any) -> Iterator[tuple[str, str]]:
     for one in fields(config):
         if is_dataclass(section := getattr(config, one.name)):
             yield from _sentences(section)
-    for kind in reversed(type(config).__mro__[:-1]):
-        yield from sentences(kind).items()
+    yield from sentences(type(config)).items()

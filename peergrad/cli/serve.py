@@ -94,6 +94,8 @@ def _key(host: str) -> str | None:
 
 def bound_socket(host: str, port: int) -> socket.socket:
     """The socket, before anything slow is done."""
+    if not 0 <= port <= 65535:
+        raise UserError(f"port: {port} is not possible; give a whole number from 0 to 65535")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         # Named as TCP, or else asyncio does not turn off the delay of small packets, and each answer takes 40 ms longer.
@@ -101,7 +103,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
         bound.listen(_BACKLOG)  # or another server could still have it, and both would find out once they have a model
-    except (OSError, OverflowError) as error:
+    except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise UserError(f"host: can't listen at {host}, port {port} ({why}); give another") from None
     return bound

@@ -6,12 +6,11 @@ a dialogue that continues an earlier turn's names that turn.
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, cast, get_args, get_origin
 
 import numpy as np
 
@@ -24,11 +23,10 @@ from peergrad.debate.protocol import MAX_AGENTS, BaseProtocol, Recorded, importe
 from peergrad.debate.protocols import PROTOCOLS, Parallel, Sequential
 from peergrad.debate.question import OPEN, STYLES, Question, Style, frozen, own_styles
 from peergrad.debate.saved_turn import load_turn
-from peergrad.debate.settings import is_import_path
+from peergrad.debate.settings import hints, is_import_path
 from peergrad.debate.types import Debate, Message, Tokens, Turn
 
 _TOKENS = b'"tokens": {'  # within text, quotes are escaped, so that no text can look like this
-_types_of = functools.cache(get_type_hints)
 
 
 def dump(debate: Debate, *, thin: bool = False) -> str:
@@ -255,7 +253,7 @@ def _frozen(value: Any) -> Any:
 def _built_in(at: Field, kind: type[BaseProtocol], agents: int, max_rounds: int) -> BaseProtocol:
     known = tuple(field.name for field in fields(kind) if field.name != "agents")
     settings: dict[str, Any] = {name: value for name, value in _before(max_rounds).items() if name in known}
-    types = _types_of(kind)
+    types = hints(kind)
     for name in at.names():
         if name not in known:
             at[name].wrong(f"no such setting; {nearest(name, known)}")

@@ -41,10 +41,10 @@ SMALL = [
 ]
 
 
-def train(out, *more, killed_at=None, **flags):
+def train(out, *more, killed_at=None, small=(*SMALL, "--eval-questions", 0), **flags):
     """``peergrad train`` in the folder of the run; its exit code and the run."""
     options = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", *listed(value))]
-    argv = ["train", "--out", out, *SMALL, "--eval-questions", 0, *options, *more]
+    argv = ["train", "--out", out, *small, *options, *more]
     environ = os.environ | {"PYTHONPATH": str(PARROT.parents[2])}
     done = commands.peergrad(*argv, cwd=out.parent, env=environ, killed_at=killed_at)
     assert done.returncode in ((-signal.SIGKILL,) if killed_at else (0,)), done.stderr
@@ -74,6 +74,47 @@ def ended_as_a_whole_one(folder, whole, *more, step=2, **flags):
     train(out, *more, killed_at=out / "debates" / f"step_{step:06}.jsonl", **flags)
     assert len(lines(Run(out))) == step - 1
     assert bytes_of(train(out, *more, **flags)) == bytes_of(whole)
+
+
+# The demo as it is, but for its model and size
+
+
+DEMO = (
+    "--preset",
+    "demo",
+    "--model",
+    PARROT,
+    "--rank",
+    4,
+    "--threads",
+    1,
+    "--batch",
+    3,
+    "--steps",
+    3,
+    "--eval-questions",
+    4,
+)
+
+
+def test_the_demo_by_hand_and_killed(tmp_path):  # SPEC 4.13, 8.3, 10
+    whole = train(tmp_path / "whole", small=DEMO)
+    for line in lines(whole):
+        rewards, right = [], []
+        for debate in debates(whole, line["step"]):
+            values = [debate.question.style.answer(turn.text) for turn in debate.turns]
+            assert len(values) == 8
+            counted = Counter(value for value in values if value is not None).most_common()
+            most = [value for value, count in counted if count == counted[0][1]]
+            rewards += [2 / len(most) - 1 if value in most else -1 for value in values] if most else []
+            right += [value == debate.question.answer for value in values]
+        assert line.get("reward/gen/mean") == (pytest.approx(mean(rewards)) if rewards else None)
+        assert line["train_sums-level1/correct"] == pytest.approx(mean(right))
+        assert not line["v2/total_votes"]
+    evals = [line for line in whole.metrics() if line["phase"] == "eval"]
+    assert [line["step"] for line in evals] == [0, 2, 3]
+    assert [line["eval/sampled/sums-level1/answers"] for line in evals] == [16, 16, 16]
+    ended_as_a_whole_one(tmp_path, whole, small=DEMO)
 
 
 # Votes that are numbers, the truth that fades beside them, and a learning rate that falls

@@ -501,6 +501,14 @@ def test_results_are_kept_for_a_while(monkeypatch):
     asyncio.run(go())
 
 
+@pytest.mark.parametrize(
+    ("host", "port", "says"), [("127.0.0.1", 99999, "port: 99999 is not possible"), ("a" * 70, 0, "can't listen at")]
+)
+def test_what_can_be_no_address_is_a_sentence(host, port, says):
+    with pytest.raises(UserError, match=says):
+        bound_socket(host, port)
+
+
 def test_two_servers_on_one_port():
     with bound_socket("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
