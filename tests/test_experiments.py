@@ -115,7 +115,7 @@ def test_the_table_is_made_of_folders_alone(tmp_path, capsys, monkeypatch):
 def test_held_out_shares_of_seeds_by_hand():
     curves = {"peer": [[(0, 50.0), (12, 70.0)], [(12, 60.0)]], "shuffled": [[(12, 50.0)], [(12, 40.0)], [(12, 45.0)]]}
     rows = table.held_out_rows(curves, 100)
-    # Variances of the means: 0.65 * 0.35 / 100 and 0.45 * 0.55 / 100 of questions, 0.005 / 2 and 0.0025 / 3 of seeds; freedom 9.7.
+    # Variances of the means: 0.65 * 0.35 / 100 and 0.45 * 0.55 / 100 of questions, 0.005 / 2 and 0.0025 / 3 of seeds.
     assert rows == {"peer": ["70.0, 60.0", "65.0", "+20.0 (-0.3 to +40.3)"], "shuffled": ["50.0, 40.0, 45.0", "45.0", ""]}
     arms = [tomllib.loads((FOLDER / f"{arm}.toml").read_text()) for arm in run.ARMS if arm != "parallel"]
     assert {(arm["learn"]["steps"], arm["held_out"]["eval_questions"]) for arm in arms} == {(table.STEPS, table.HELD_OUT)}

@@ -183,6 +183,8 @@ def plan_run(config: TrainConfig, warn: Warn = lambda _: None) -> Plan:
         notes.append(
             f"agents: nobody is shown two others, so nobody can vote, and form alone is rewarded; give {more} or more"
         )
+    if config.learn.steps and learn.reward.votes == "majority" and protocol.agents < 3:
+        notes.append("agents: of two answers that differ neither is the most frequent; give agents 3 or more")
     return Plan(config, protocol, tasks, task, held_out, lessons, opponents, tuple(filter(None, notes)))
 
 

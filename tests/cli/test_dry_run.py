@@ -46,6 +46,7 @@ def test_what_can_not_work_is_refused(args, says, dry_run):
 @pytest.mark.parametrize(
     ("args", "says"),
     [
+        (["--preset", "demo", "--agents", "2"], "# agents: of two answers that differ neither is the most frequent"),
         ([*DEBATES, "--agents", "2"], "# agents: nobody is shown two others, so nobody can vote"),
         ([*DEBATES, "--agents", "1"], "# agents: nobody is shown two others, so nobody can vote"),
         ([*DEBATES, "--max-rounds", "1"], "so nobody can vote, and form alone is rewarded; give max_rounds 2 or more"),
