@@ -1,8 +1,12 @@
 """The viewer as a person uses it: every page, filter and key, live, in an exported file and folder, in a real browser."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
+import time
 from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
@@ -639,6 +643,52 @@ def test_a_run_that_grows_is_followed(chrome, gallery, tmp_path):
         one.until(lambda: rows(one).count() == 6)
         one.check()
         one.close()
+
+
+def test_a_training_is_followed_while_it_trains(chrome, tmp_path):
+    run = tmp_path / "run"
+    parrot = Path(__file__).parent.parent / "fixtures" / "parrot"
+    small = {"steps": 400, "batch": 2, "rank": 2, "threads": 1, "warm-steps": 0, "eval-questions": 0, "eval-debates": 0}
+    flags = [word for name, value in small.items() for word in (f"--{name}", str(value))]
+    command = [
+        sys.executable,
+        "-m",
+        "peergrad",
+        "train",
+        "--preset",
+        "demo-parallel",
+        "--model",
+        str(parrot),
+        "--out",
+        str(run),
+    ]
+    environ = os.environ | {"PYTHONPATH": str(parrot.parents[2])}
+    with subprocess.Popen(
+        [*command, *flags, "--max-tokens", "24"], env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as training:
+        try:
+            while not Run(run).exists or not Run(run).metrics():
+                assert training.poll() is None
+                time.sleep(0.05)
+            with served(run, cache=tmp_path / "cache") as url:
+                one = Viewer(chrome, url)
+                one.wait("table.runs")
+                one.go("#/source/" + one.page.get_attribute("a.open", "href").rpartition("/")[2], ".head .status")
+
+                def step():
+                    return int(re.search(r"(\d+) of 400", one.text(".head"))[1])
+
+                first = step()
+                assert "running" in one.text(".head")
+                one.until(lambda: step() > first + 1)
+                training.terminate()
+                assert training.wait(120) == 143
+                one.until(lambda: step() == len(Run(run).metrics()))
+                one.until(lambda: "unfinished" in one.text(".head"))
+                one.check()
+                one.close()
+        finally:
+            training.kill()
 
 
 def test_the_first_page_is_small(chrome, address):
