@@ -133,8 +133,8 @@ def test_help_is_examples_and_a_dozen_options_and_all_are_one_word_away(name, mo
 def test_help_says_where_values_come_from(monkeypatch, capsys):
     _, demo, _ = run(["train", "--help"], monkeypatch, capsys)
     _, math, _ = run(["train", "--preset", "math", "-h"], monkeypatch, capsys)
-    assert "as the preset demo has it" in demo
-    assert "--max-tokens 16 " in demo
+    assert "as the preset demo-parallel has it" in demo
+    assert "--max-tokens 64 " in demo
     assert "as the preset math has it" in math
     assert "--max-tokens 8196 " in math
 

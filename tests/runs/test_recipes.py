@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from peergrad.debate.transcript import read_file
 from peergrad.runs.folder import Run
+from peergrad.tasks.arithmetic import grade_sum
 from tests import commands
 from tests.runs.test_curriculum import bytes_of
 from tests.runs.test_length import TASK as PARITY
@@ -130,10 +131,6 @@ def fading(tmp_path_factory):
     return train(tmp_path_factory.mktemp("fades") / "run", **FADES)
 
 
-def box(text):
-    return (re.findall(r"\\boxed\{(-?\d+)\}", text) or [None])[-1]
-
-
 def leads(debate):
     """Of every ballot by how much each agent shown is likelier than each other: (voter, one, other, difference)."""
     for turn in debate.turns[debate.agents :]:
@@ -149,7 +146,7 @@ def scores(debate):
         of_ballot[one, voter].append(lead)
         of_ballot[other, voter].append(-lead)
     alone = {seat: mean(mean(of) for (one, _), of in of_ballot.items() if one == seat) for seat in range(debate.agents)}
-    given = {seat: box(debate.turns[seat].text) or seat for seat in alone}
+    given = {seat: debate.question.style.value(debate.turns[seat].text) or seat for seat in alone}
     return [mean(alone[other] for other in alone if given[other] == given[seat]) for seat in alone]
 
 
@@ -169,7 +166,7 @@ def test_truth_beside_soft_votes_by_hand(fading):  # SPEC 2.8, 3.19, 4.11, 4.14,
     for line, weight, bonus in zip(lines(fading), weights, bonuses, strict=True):
         rewards, right = [], []
         for debate in debates(fading, line["step"]):
-            correct = [box(turn.text) == debate.question.answer for turn in debate.turns[:4]]
+            correct = [grade_sum(debate.question, turn.text).correct for turn in debate.turns[:4]]
             rewards += [
                 (1 - weight) * score + weight * (1 if is_right else -1) + bonus * is_right
                 for score, is_right in zip(scores(debate), correct, strict=True)
@@ -185,7 +182,7 @@ def test_what_votes_favour_by_hand(fading):  # SPEC 8.4, 8.6
         first, longer, seats, right, agreed = [], [], defaultdict(list), [], []
         for debate in debates(fading, line["step"]):
             said = [turn.text for turn in debate.turns[:4]]
-            correct = [box(text) == debate.question.answer for text in said]
+            correct = [grade_sum(debate.question, text).correct for text in said]
             for _, one, other, lead in leads(debate):  # `one` is shown before `other`
                 won = 1 if lead > 0 else 0 if lead < 0 else 0.5
                 first.append(won)

@@ -14,7 +14,7 @@ from peergrad.cli import main as cli
 from peergrad.runs.folder import Progress, Run
 from tests.runs.test_run import PARROT, adapter, run
 
-SMALL = ["--batch", "2", "--rank", "4", "--threads", "1", "--lr", "3e-3", "--max-tokens", "24", "--warm-steps", "0"]
+SMALL = ["--batch", "2", "--rank", "4", "--threads", "1", "--lr", "3e-3", "--max-tokens", "48", "--warm-steps", "0"]
 SMALL += ["--eval-questions", "0", "--eval-debates", "0", "--preset", "demo-parallel"]
 
 
