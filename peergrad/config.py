@@ -175,7 +175,7 @@ class EvalConfig:
         self.debate.build()
 
 
-# Votes of a model this small are soon worth nothing (docs/log.md); their most frequent answer is. No ballots.
+# This model's votes soon say nothing of what is right, its most frequent answer still does (docs/log.md): no ballots.
 _DEMO = {"protocol": "direct", "agents": 8, "temperature": 0.7, "max_tokens": 16, "task": "sums:level1", "votes": "majority"}
 _DEMO |= {"batch": 12, "steps": 6, "lr": 2e-4, "lr_schedule": "linear", "center": "group", "lambda_form": 0.25, "rank": 16}
 _DEMO |= {"train_tokens": 1024, "kv_gb": 1.0, "eval_questions": 64, "eval_samples": 4, "eval_every": 2}
