@@ -96,7 +96,8 @@ def random_noise(history: History, step: Step) -> Alarm | None:
             return Alarm(
                 "random noise",
                 f"only {share:.0%} of {total:.0f} {what}, which a coin does as well",
-                "Take easier questions, warm-start the judge, or train the generator alone (lambda_judge 0).",
+                "What is rewarded by chance unlearns what the model could: take soft votes (--protocol ballot), easier questions, or "
+                "warm-start the judge.",
                 _first_debates(step, lambda scored: bool(scored.tally.votes)),
             )
     return None
