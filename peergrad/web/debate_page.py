@@ -19,6 +19,7 @@ from peergrad.debate.types import Debate, Turn
 from peergrad.learn.data import Values, section_tokens
 from peergrad.measure.counts import vote_right
 from peergrad.measure.ending import ending, seat_name
+from peergrad.reward.pairwise import step_rewards
 from peergrad.reward.streams import Stream
 from peergrad.reward.tally import Vote, cast_verdict, cast_votes, pairs_due
 from peergrad.tasks.base import Grade
@@ -33,8 +34,9 @@ def debate_page(one: ScoredDebate, advantages: Sequence[Values], rules: Rules, s
     question, end = debate.question, ending(debate)
     protocol = asdict(cast("Any", debate.protocol))
     turns = [_turn(debate, index, turn) for index, turn in enumerate(debate.turns)]
+    rewards = step_rewards(debate, rules.at(step).form)
     for index, (about, turn) in enumerate(zip(turns, debate.turns, strict=True)):
-        about |= {"pairs_due": pairs_due(debate, turn), "unvoted": tallied.unvoted[index]}
+        about |= {"pairs_due": pairs_due(debate, turn), "unvoted": tallied.unvoted[index], "step_reward": rewards[index]}
         about["grade"] = _grade(one, index)
         about["credit"] = _credit(debate, index, streams, advantages)
     return {
@@ -70,7 +72,7 @@ def debate_page(one: ScoredDebate, advantages: Sequence[Values], rules: Rules, s
                 for final in end.finals
             ],
         },
-        "rules": rules.as_object(step),
+        "rules": rules.as_object(),
     }
 
 

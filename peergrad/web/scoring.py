@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from peergrad.config import EvalConfig, TrainConfig, from_folder
@@ -41,9 +41,9 @@ class Rules:
         """The rules in force at a step of the run, counted from 1."""
         return self.learn.reward_at(max(0, (step or 1) - 1))
 
-    def as_object(self, step: int | None = None) -> dict[str, Any]:
+    def as_object(self) -> dict[str, Any]:
         centring = {"center": self.learn.center, "divide_by_std": self.learn.divide_by_std}
-        return {"whose": self.whose, "note": self.note, **centring, "reward": asdict(self.at(step))}
+        return {"whose": self.whose, "note": self.note, **centring}
 
 
 def settings_of(source: Source) -> tuple[TrainConfig | EvalConfig | None, str | None]:
