@@ -96,13 +96,13 @@ class ScoredDebate:
             "question_id": debate.question.id,
             "question": debate.question.text[:_LONGEST],
             "dataset": debate.question.dataset[:_LONGEST],
-            "answer": _short(debate.question.answer),
+            "answer": short(debate.question.answer),
             "protocol": debate.protocol.name,
             "agents": debate.agents,
             "rounds": debate.rounds,
             "turns": len(debate.turns),
             "right": self._right_by_round(),
-            "answers": [_short(one.answer) for one in end.finals],
+            "answers": [short(one.answer) for one in end.finals],
             "right_share": share_right(final),
             "right_to_wrong": int(flips.get("flips/right_to_wrong", (0, 0))[0]),
             "wrong_to_right": int(flips.get("flips/wrong_to_right", (0, 0))[0]),
@@ -177,5 +177,6 @@ def flags_of(row: dict[str, Any], *, alarm: bool = False) -> list[str]:
     return [flag for flag in FLAGS if found.get(flag, bool(row.get(flag)))]
 
 
-def _short(text: str | None) -> str | None:
+def short(text: str | None) -> str | None:
+    """An answer as tables and reasons have it."""
     return text if text is None else text[:_LONGEST_ANSWER]
