@@ -21,7 +21,8 @@ import tinker
 
 from peergrad.config import EngineConfig, UpdateConfig
 from peergrad.debate.protocols import Parallel
-from peergrad.engines.tinker.engine import Tinker, TinkerSampler
+from peergrad.engines.tinker.engine import Tinker
+from peergrad.engines.tinker.sampler import TinkerSampler
 from peergrad.learn.train import LearnRules, self_play, train
 from peergrad.learn.trainer import StepStats
 from peergrad.tasks.arithmetic import arithmetic

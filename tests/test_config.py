@@ -12,7 +12,7 @@ from peergrad.config import PRESETS, KeepConfig, TrainConfig, WarmConfig, from_f
 from peergrad.debate.config import DebateConfig
 from peergrad.debate.protocol import Recorded
 from peergrad.debate.protocols import Ballot, Parallel, Sequential
-from peergrad.debate.settings import changed, flat, from_file, to_toml
+from peergrad.debate.settings import changed, flat, read_settings, to_toml
 from peergrad.learn.train import LearnRules
 from peergrad.runs.plan import plan_run
 from peergrad.tasks.open import TaskConfig
@@ -165,7 +165,7 @@ def test_a_bad_file_is_one_sentence(tmp_path, text, says):
     path = tmp_path / "c.toml"
     path.write_text(text)
     with pytest.raises(UserError) as caught:
-        from_file(TrainConfig(), path)
+        changed(TrainConfig(), read_settings(path), str(path))
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 

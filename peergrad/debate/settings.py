@@ -155,11 +155,6 @@ def changed(config: T, settings: Mapping[str, Any], where: str) -> T:
     return replace(sections, **new)
 
 
-def from_file(config: T, path: Path) -> T:
-    """The same with the settings of a TOML file."""
-    return changed(config, read_settings(path), str(path))
-
-
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings of a TOML file by name; its sections are for the reader, names alone count."""
     settings: dict[str, Any] = {}
@@ -169,7 +164,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def to_toml(config: Any, notes: Mapping[str, str] = MappingProxyType({})) -> str:
-    """All settings as a TOML file that ``from_file`` reads back to the same; unset ones are commented out. Settings may
+    """All settings as a TOML file that gives the same when it is read; unset ones are commented out. Settings may
     have notes.
     """
     lines: list[str] = []

@@ -7,7 +7,7 @@ a dialogue that continues an earlier turn's names that turn.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin
@@ -130,21 +130,24 @@ def read_file(path: Path | str, *, thin: bool = False) -> Iterator[Debate]:
 def _parse_thin(line: str | bytes, where: str) -> Field:
     try:
         if isinstance(line, bytes) and b'"payload"' not in line:  # where tokens may be anything
-            return Field.parse(_without_tokens(line), where)
+            return Field.parse(replace_tokens(line, lambda _: b""), where)
         return Field.parse(line, where)
     except UserError:
         return Field.parse(line, where)  # says where in the line as it is
 
 
-def _without_tokens(line: bytes) -> bytes:
-    """The line with empty tokens: most of it would only be read to be thrown away. Linear in its length."""
+def replace_tokens(line: bytes, by: Callable[[bytes], bytes | None]) -> bytes:
+    """The line with something else in place of what its tokens hold, where ``by`` gives it: most of the line would only be
+    read to be thrown away. Linear in its length.
+    """
     parts: list[bytes] = []
     done = at = 0
     while (start := line.find(_TOKENS, at)) >= 0 and (end := line.find(b"}", start)) >= 0:
         held = line[start + len(_TOKENS) : end]
         # Then the bracket is in no text and closes what was opened.
-        if b"{" not in held and b"\\" not in held and held.count(b'"') % 2 == 0:
-            parts.append(line[done : start + len(_TOKENS)])
+        whole = b"{" not in held and b"\\" not in held and held.count(b'"') % 2 == 0
+        if whole and (new := by(held)) is not None:
+            parts += [line[done : start + len(_TOKENS)], new]
             done = end
         at = end
     return b"".join([*parts, line[done:]])

@@ -135,9 +135,9 @@ class RunView(View):
         return [row]
 
 
-def sparkline(values: Sequence[float | None], width: int = 30) -> str:
+def sparkline(values: Sequence[float | None]) -> str:
     """Shares from 0 to 1 as a line of bars, the latest last."""
-    shown = [value for value in values if value is not None][-width:]
+    shown = [value for value in values if value is not None][-30:]
     return "".join(_BARS[min(7, max(0, int(value * 8)))] for value in shown)
 
 

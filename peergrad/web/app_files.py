@@ -21,6 +21,15 @@ def static_files() -> dict[str, bytes]:
     return below(resources.files("peergrad.web").joinpath("static"), "")
 
 
+def plain(value: Any) -> Any:
+    """Settings as JSON has them."""
+    if isinstance(value, dict):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
 def encode(value: Any) -> bytes:
     """JSON, all in ASCII, so that halves of surrogate pairs can be written. What is not finite becomes null."""
     try:

@@ -19,12 +19,12 @@ from peergrad.debate.types import Debate, Turn
 from peergrad.learn.data import Values, section_tokens
 from peergrad.measure.counts import vote_right
 from peergrad.measure.ending import ending, seat_name
+from peergrad.reward.pairwise import step_rewards
 from peergrad.reward.streams import Stream
 from peergrad.reward.tally import Vote, cast_verdict, cast_votes, pairs_due
 from peergrad.tasks.base import Grade
-from peergrad.web.scoring import Rules, ScoredDebate
-
-_LONGEST = 100  # characters of an answer in a reason
+from peergrad.web.app_files import plain
+from peergrad.web.scoring import Rules, ScoredDebate, short
 
 
 def debate_page(one: ScoredDebate, advantages: Sequence[Values], rules: Rules, step: int | None) -> dict[str, Any]:
@@ -33,8 +33,9 @@ def debate_page(one: ScoredDebate, advantages: Sequence[Values], rules: Rules, s
     question, end = debate.question, ending(debate)
     protocol = asdict(cast("Any", debate.protocol))
     turns = [_turn(debate, index, turn) for index, turn in enumerate(debate.turns)]
+    rewards = step_rewards(debate, rules.at(step).form)
     for index, (about, turn) in enumerate(zip(turns, debate.turns, strict=True)):
-        about |= {"pairs_due": pairs_due(debate, turn), "unvoted": tallied.unvoted[index]}
+        about |= {"pairs_due": pairs_due(debate, turn), "unvoted": tallied.unvoted[index], "step_reward": rewards[index]}
         about["grade"] = _grade(one, index)
         about["credit"] = _credit(debate, index, streams, advantages)
     return {
@@ -44,7 +45,6 @@ def debate_page(one: ScoredDebate, advantages: Sequence[Values], rules: Rules, s
             "answer": question.answer,
             "style": question.style.name,
             "dataset": question.dataset,
-            "payload": None if question.payload is None else repr(question.payload)[:10_000],
         },
         "protocol": {"name": debate.protocol.name, "size": debate.protocol.size, "settings": plain(protocol)},
         "seats": [
@@ -65,22 +65,13 @@ def debate_page(one: ScoredDebate, advantages: Sequence[Values], rules: Rules, s
             "winners": end.winners,
             "decided_by": end.by,
             "agents": [
-                {"agent": final.agent, "round": final.round, "answer": _short(final.answer), "last": final.last}
+                {"agent": final.agent, "round": final.round, "answer": short(final.answer), "last": final.last}
                 | {"won": final.won, "tied": final.tied, "lost": final.lost, "win_rate": final.win_rate}
                 for final in end.finals
             ],
         },
-        "rules": rules.as_object(step),
+        "rules": rules.as_object(),
     }
-
-
-def plain(value: Any) -> Any:
-    """Settings as JSON knows them."""
-    if isinstance(value, dict):
-        return {str(name): plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def _turn(debate: Debate, index: int, turn: Turn) -> dict[str, Any]:
@@ -90,7 +81,6 @@ def _turn(debate: Debate, index: int, turn: Turn) -> dict[str, Any]:
         "agent": turn.agent,
         "round": turn.round,
         "seen": turn.seen,
-        "since": turn.since,
         "by": turn.by,
         "chosen": turn.chosen,
         "text": turn.text,
@@ -147,7 +137,7 @@ def _shares(debate: Debate, index: int, turn: Turn) -> list[dict[str, Any]] | No
             (before for before in debate.turns[index - 1 :: -1] if before.agent == agents[0] and before.asked_to_answer),
             None,
         )
-        value = _short(debate.question.style.answer(said.text)) if said else None
+        value = short(debate.question.style.answer(said.text)) if said else None
         found.append({"agents": agents, "value": value, "share": float(share)})
     return found
 
@@ -181,7 +171,7 @@ def _grade(one: ScoredDebate, index: int) -> dict[str, Any]:
         why = "its task is not here to grade it" if question.known else "nobody knows the answer to this question"
         return {"right": None, "answer": None, "reason": why}
     grade = one.grades[index]
-    return {"right": grade.right, "answer": _short(grade.answer), "reason": _reason(grade, turn, question.answer)}
+    return {"right": grade.right, "answer": short(grade.answer), "reason": _reason(grade, turn, question.answer)}
 
 
 def _reason(grade: Grade, turn: Turn, gold: str | None) -> str:
@@ -193,7 +183,7 @@ def _reason(grade: Grade, turn: Turn, gold: str | None) -> str:
         return f"the reply can't be read: {turn.parsed.error}"
     if grade.answer is None:
         return "no final answer was found in it"
-    return f"{_short(grade.answer)} {'is' if grade.correct else 'is not'} the answer, {_short(gold)}"
+    return f"{short(grade.answer)} {'is' if grade.correct else 'is not'} the answer, {short(gold)}"
 
 
 # Credit
@@ -265,7 +255,3 @@ def _codes(text: str) -> Any:
 
 def _opponent(debate: Debate, agent: int) -> str:
     return next((turn.by for turn in debate.turns if turn.agent == agent and turn.by), "")
-
-
-def _short(text: str | None) -> str | None:
-    return text if text is None else text[:_LONGEST]

@@ -104,7 +104,7 @@ class Index:
             __version__,
             str(self.source.path),
             self.source.kind,
-            json.dumps(self.rules.as_object(), default=str),
+            self.rules.as_object(),
         ]
         about.append(hashlib.sha256(repr([self.rules.learn.reward, self.rules.learn.steps]).encode()).hexdigest())
         expected = json.dumps(about)

@@ -15,13 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from peergrad import __version__
 from peergrad.debate.errors import UserError
 from peergrad.web import safe
 from peergrad.web.compare import alarm_debates, compare, evaluation_alarms
 from peergrad.web.debate_page import debate_page
 from peergrad.web.index import Index
-from peergrad.web.overview import Overview, changed_at, is_locked
+from peergrad.web.overview import Overview, is_growing, is_locked
 from peergrad.web.scoring import ScoredDebate
 from peergrad.web.sources import Part, Source, find
 from peergrad.web.tables import (
@@ -39,7 +38,6 @@ from peergrad.web.tables import (
 _PAUSE_S = 0.5
 _FIND_S = 2.0
 _SLICE_S = 0.5  # of the indexer's time for one source, before others have their turn
-_GROWING_S = 10.0
 _SAID = {"text", "question", "answer", "answers", "asked", "reason", "error", "tokens", "credit", "streams", "votes"}
 # A path from the root or from above: all that there is or what stands in quotes, with whatever spaces, or a word.
 _PLACE = re.compile(
@@ -72,8 +70,8 @@ class Shelf:
 
     def _files(self) -> object:
         names = () if self.source.kind == "file" else _FILES
-        growing = time.time() - changed_at(self.source, growing=True) < _GROWING_S
-        return [*(safe.entry_of(self.source.path, name) for name in names), is_locked(self.source.path / "lock"), growing]
+        entries = (safe.entry_of(self.source.path, name) for name in names)
+        return [*entries, is_locked(self.source.path / "lock"), is_growing(self.source)]
 
     def update(self, until: float | None = None) -> bool:
         """Look for what is new; returns whether a page would show something else."""
@@ -219,7 +217,7 @@ class Library:
         return self.shelves[id]
 
     def _sources(self, _: Mapping[str, str]) -> dict[str, Any]:
-        return {"version": __version__, "sources": [shelf.listed() for shelf in self.shelves.values()]}
+        return {"sources": [shelf.listed() for shelf in self.shelves.values()]}
 
     def _changes(self, query: Mapping[str, str]) -> dict[str, Any]:
         nonce, _, count = query.get("cursor", "").partition(".")

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
 from peergrad.debate.errors import UserError
-from peergrad.debate.transcript import load
+from peergrad.debate.transcript import load, replace_tokens
 from peergrad.debate.types import Debate, only_text
 
 MOST_BYTES = 32 * 2**20  # of a line
-_TOKENS, _PROMPT, _IDS = b'"tokens": {', b'"prompt": [', b'"ids": ['  # within text, quotes are escaped
+_PROMPT, _IDS = b'"prompt": [', b'"ids": ['
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -44,7 +44,7 @@ def load_light(text: bytes, where: str) -> Debate:
     if b'"payload"' in text:  # where tokens may be anything
         return load(text, where)
     try:
-        debate: Any = json.loads(_with_counts(text))
+        debate: Any = json.loads(replace_tokens(text, _counts))
         turns = [turn for turn in debate["turns"] if isinstance(turn, dict)]
         used: list[tuple[int, int] | None] = []
         for turn in turns:
@@ -71,27 +71,19 @@ def said(debate: Debate) -> list[str]:
 def said_in(text: bytes) -> list[str]:
     """What was asked and said in a line that a debate could be read from before; nothing if that is no longer so."""
     with contextlib.suppress(ValueError, RecursionError, KeyError, TypeError):
-        debate: Any = json.loads(_with_counts(text) if b'"payload"' not in text else text)
+        debate: Any = json.loads(replace_tokens(text, _counts) if b'"payload"' not in text else text)
         verdict = [debate["verdict"]["text"]] if "verdict" in debate else []
         texts = [debate["question"], *(turn["text"] for turn in debate["turns"]), *verdict]
         return [only_text(one) for one in texts]
     return []
 
 
-def _with_counts(line: bytes) -> bytes:
-    """The line with the number of tokens in place of lists of them. Linear in its length."""
-    parts: list[bytes] = []
-    done = at = 0
-    while (start := line.find(_TOKENS, at)) >= 0 and (end := line.find(b"}", start)) >= 0:
-        held = line[start + len(_TOKENS) : end]
-        # Then the bracket is in no text and closes what was opened.
-        if b"{" not in held and b"\\" not in held and held.count(b'"') % 2 == 0 and _PROMPT in held and _IDS in held:
-            continues = held[: held.find(_PROMPT)]  # empty, or what it continues and a comma
-            parts += [line[done : start + len(_TOKENS)], continues]
-            parts.append(b'"prompt": %d, "ids": %d' % (_count(held, _PROMPT), _count(held, _IDS)))
-            done = end
-        at = end
-    return b"".join([*parts, line[done:]])
+def _counts(held: bytes) -> bytes | None:
+    """The number of tokens in place of lists of them."""
+    if _PROMPT not in held or _IDS not in held:
+        return None
+    continues = held[: held.find(_PROMPT)]  # empty, or what it continues and a comma
+    return continues + b'"prompt": %d, "ids": %d' % (_count(held, _PROMPT), _count(held, _IDS))
 
 
 def _count(held: bytes, name: bytes) -> int:

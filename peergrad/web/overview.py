@@ -22,6 +22,7 @@ from peergrad.measure.titles import in_order, share_titles, title
 from peergrad.runs.evaluation import read_result
 from peergrad.runs.folder import Progress
 from peergrad.web import safe
+from peergrad.web.app_files import plain
 from peergrad.web.scoring import settings_of
 from peergrad.web.sources import Source
 
@@ -79,7 +80,6 @@ class Overview:
             "path": str(self.source.path) if self.live else self.source.name,
             "status": self._status(),
             "problem": problem if facts is not None else f"{self.source.path}: what it is can't be read",
-            "created": _word((facts or {}).get("created")),
             "changed": changed_at(self.source),
             "model": _word((facts or {}).get("model")),
             "task": _word((facts or {}).get("task")),
@@ -132,7 +132,7 @@ class Overview:
             names = sorted({name for line in logged for name in line if name not in ("phase", "step", "warm", "alarms")})
             values = {name: [mean(group, name) for group in groups] for name in names[:_MOST_NAMES]}
             known = {name: column for name, column in values.items() if any(value is not None for value in column)}
-            phases[phase] = {"at": at, "bin": size, "values": known}
+            phases[phase] = {"at": at, "values": known}
         return {"phases": phases, "alarms": self.alarms}
 
     def _status(self) -> str:
@@ -140,7 +140,7 @@ class Overview:
             return "damaged"
         if self.live and is_locked(self.source.path / "lock"):
             return "running"
-        growing = self.live and time.time() - changed_at(self.source, growing=True) < _GROWING_S
+        growing = self.live and is_growing(self.source)
         if self.source.kind == "file":
             return "running" if growing else "finished"
         config, history = self.settings[0], self.history
@@ -174,7 +174,7 @@ class Overview:
         for section in fields(config):
             for setting, value in flat(getattr(config, section.name)).items():
                 before = others[name].get(setting)
-                about = {"value": _plain(value), "preset": _plain(before), "differs": before != value and setting != "out"}
+                about = {"value": plain(value), "preset": plain(before), "differs": before != value and setting != "out"}
                 settings.append({"section": section.name, "name": setting} | about)
         return {"preset": name if isinstance(config, TrainConfig) else None, "settings": settings}
 
@@ -266,6 +266,11 @@ def changed_at(source: Source, *, growing: bool = False) -> float:
     return max((entry.mtime_ns / 1e9 for entry in entries if entry), default=0.0)
 
 
+def is_growing(source: Source) -> bool:
+    """Whether something was added just now."""
+    return time.time() - changed_at(source, growing=True) < _GROWING_S
+
+
 def is_locked(path: Path) -> bool:
     """Whether a process holds the lock. We must not try to take it: somebody who begins would be refused."""
     with contextlib.suppress(OSError, ValueError):
@@ -298,12 +303,6 @@ def _filled(template: str, stars: tuple[str, ...]) -> str:
     for index, star in enumerate(stars):
         template = template.replace(f"{{{index}}}", star)
     return template
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def _word(value: object) -> str | None:

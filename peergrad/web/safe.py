@@ -78,10 +78,10 @@ def entry_of(root: Path, *names: str) -> Entry | None:
     return None
 
 
-def read_object(root: Path, *names: str, most: int = 2**22) -> dict[str, Any] | None:
+def read_object(root: Path, *names: str) -> dict[str, Any] | None:
     """The JSON object in a plain file; ``None`` if there is none."""
     with contextlib.suppress(ValueError, RecursionError):
-        value = json.loads(read(root, *names, most=most) or b"null")
+        value = json.loads(read(root, *names, most=2**22) or b"null")
         return value if isinstance(value, dict) else None
     return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from peergrad.config import EvalConfig, TrainConfig, from_folder
@@ -41,9 +41,9 @@ class Rules:
         """The rules in force at a step of the run, counted from 1."""
         return self.learn.reward_at(max(0, (step or 1) - 1))
 
-    def as_object(self, step: int | None = None) -> dict[str, Any]:
+    def as_object(self) -> dict[str, Any]:
         centring = {"center": self.learn.center, "divide_by_std": self.learn.divide_by_std}
-        return {"whose": self.whose, "note": self.note, **centring, "reward": asdict(self.at(step))}
+        return {"whose": self.whose, "note": self.note, **centring}
 
 
 def settings_of(source: Source) -> tuple[TrainConfig | EvalConfig | None, str | None]:
@@ -96,13 +96,13 @@ class ScoredDebate:
             "question_id": debate.question.id,
             "question": debate.question.text[:_LONGEST],
             "dataset": debate.question.dataset[:_LONGEST],
-            "answer": _short(debate.question.answer),
+            "answer": short(debate.question.answer),
             "protocol": debate.protocol.name,
             "agents": debate.agents,
             "rounds": debate.rounds,
             "turns": len(debate.turns),
             "right": self._right_by_round(),
-            "answers": [_short(one.answer) for one in end.finals],
+            "answers": [short(one.answer) for one in end.finals],
             "right_share": share_right(final),
             "right_to_wrong": int(flips.get("flips/right_to_wrong", (0, 0))[0]),
             "wrong_to_right": int(flips.get("flips/wrong_to_right", (0, 0))[0]),
@@ -177,5 +177,6 @@ def flags_of(row: dict[str, Any], *, alarm: bool = False) -> list[str]:
     return [flag for flag in FLAGS if found.get(flag, bool(row.get(flag)))]
 
 
-def _short(text: str | None) -> str | None:
+def short(text: str | None) -> str | None:
+    """An answer as tables and reasons have it."""
     return text if text is None else text[:_LONGEST_ANSWER]

@@ -75,12 +75,12 @@ def row_of(index: Index, part: str, at: int) -> dict[str, Any] | None:
     return json.loads(found[0]) if found else None
 
 
-def same_question(index: Index, question: str, most: int = _MOST) -> dict[str, Any]:
+def same_question(index: Index, question: str) -> dict[str, Any]:
     """The rows about one question, at whatever step."""
     named = question.encode("utf-8", "replace").decode()
     with index.connected() as db:
         query = "SELECT row FROM debates WHERE question_id = ? ORDER BY place, idx LIMIT ?"
-        rows = [json.loads(row) for (row,) in db.execute(query, (named, most))]
+        rows = [json.loads(row) for (row,) in db.execute(query, (named, _MOST))]
     about = rows[0] if rows else {"question": None, "answer": None}
     return {"question": about["question"], "answer": about["answer"], "rows": [shown(row) for row in rows]}
 

@@ -123,9 +123,9 @@ def test_a_judge_that_can_not_be_is_refused_before_a_model_is_loaded(tmp_path):
 
 
 def test_the_weight_in_a_file_of_settings(tmp_path):
-    from peergrad.debate.settings import from_file, to_toml
+    from peergrad.debate.settings import changed, read_settings, to_toml
 
     config = settings(tmp_path / "run", judge="base", judge_weight="5 -> 0")
     (tmp_path / "mine.toml").write_text(to_toml(config))
-    assert from_file(settings(tmp_path / "run"), tmp_path / "mine.toml") == config
+    assert changed(settings(tmp_path / "run"), read_settings(tmp_path / "mine.toml"), "mine.toml") == config
     assert json.loads(json.dumps(config.learn.in_force(0))) == {"judge_weight": 5}

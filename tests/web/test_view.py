@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from peergrad.config import TrainConfig, from_folder
+from peergrad.config import TrainConfig, changed, from_folder, preset
+from peergrad.debate.play import Played
 from peergrad.debate.transcript import load, read_file
 from peergrad.learn.data import advantages, credit
 from peergrad.reward.rewards import score
@@ -27,6 +28,7 @@ from peergrad.web.scoring import FLAGS
 from peergrad.web.sources import Source, find
 from peergrad.web.tables import table
 from tests.commands import peergrad
+from tests.helpers import parallel, sequential
 from tests.web.conftest import TOKEN, serving, until
 
 _COUNTS = ("self_votes", "malformed", "repeated", "contradictory", "missing", "parse_errors")
@@ -177,6 +179,20 @@ def test_debates_of_a_run_are_scored_in_their_batch(server, own, made, tmp_path)
             if index < 9:
                 check_credit(page, debates[index], scored, centred)
         assert page["rules"]["center"] == "batch"
+
+
+@pytest.mark.parametrize(("form", "cost"), [("graded", -1.0), ("literal", 0.0)])
+def test_a_turn_says_what_its_bad_form_cost(tmp_path, form, cost):  # SPEC 3.4
+    """By the literal rule only where it ends the debate."""
+    run, config = Run(tmp_path / "run"), changed(preset("math"), {"reward": "win_rate", "form": form}, "test")
+    run.begin(config, {})
+    debates = sequential(2, "N/A", None), parallel(3, ["N/A", None, "N/A"])
+    run.save_debates("step_000001", Played(debates, {}))
+    with serving([run.path], tmp_path / "cache") as server:
+        until(lambda: server.get("sources")["sources"][0]["indexed"] == 1)
+        ended, went_on = (server.get(f"debate/{server.id('run')}/step_000001/{index}") for index in range(2))
+    assert [turn["step_reward"] for turn in ended["turns"]] == ended["streams"][0]["values"] == [0.0, -1.0]
+    assert [turn["step_reward"] for turn in went_on["turns"]] == went_on["streams"][0]["values"] == [0.0, cost, 0.0]
 
 
 def test_every_vote_says_why_it_does_not_count(server):

@@ -30,6 +30,7 @@ _LIKELY = (  # what looks like a secret in a server's words, whosever it is
 )
 _LOGGERS = ("httpx2", "httpcore2")
 _SHORTEST = 8  # shorter "keys" are placeholders such as EMPTY, and hiding them would hide words
+_QUOTED = 300  # characters of a server's words in a sentence
 
 
 def check_address(url: str, where: str) -> None:
@@ -117,10 +118,10 @@ class Secrets:
         """A sentence without these secrets, however they are written."""
         return self._written.sub(HIDDEN, text) if self._written else text
 
-    def quoted(self, text: str, most: int = 300) -> str:
+    def quoted(self, text: str) -> str:
         """A server's words as part of a sentence: one line, without secrets, not long."""
         clean = visible(self.scrub(text[:20_000])).strip()
-        return clean if len(clean) <= most else clean[: most - 1] + "…"
+        return clean if len(clean) <= _QUOTED else clean[: _QUOTED - 1] + "…"
 
     def hide(self, text: str) -> str:
         """A reply without these secrets. Nothing else in it is touched."""

@@ -116,5 +116,5 @@
     return [...charts.values()].filter(({ lines }) => lines.some(({ points }) => points.some(([, y]) => y)));
   }
 
-  Object.assign(pg, { Curves, Overlay, pointsOf });
+  Object.assign(pg, { Curves, Overlay });
 }

@@ -109,10 +109,10 @@
   }
 
   // What bad form took from the score of an agent.
-  function unreadable({ turns, rules, protocol }, agent) {
-    const lost = turns.filter((turn) => turn.agent === agent && turn.error).length;
-    const costs = rules.reward.form === "graded" || protocol.name === "sequential";
-    return lost > 0 && costs && `Less 1 for each of its ${many(lost, "unreadable reply", "unreadable replies")}.`;
+  function unreadable({ turns }, agent) {
+    const lost = turns.filter((turn) => turn.agent === agent && turn.step_reward < 0).map((turn) => turn.step_reward);
+    const total = lost.reduce((sum, reward) => sum + reward, 0);
+    return lost.length > 0 && `${signed(total, 0)} for ${many(lost.length, "unreadable reply", "unreadable replies")}.`;
   }
 
   function Controls({ data, query }) {

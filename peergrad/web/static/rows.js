@@ -97,5 +97,5 @@
     return { question: own[0]?.question ?? "", answer: own[0]?.answer ?? null, rows: own };
   }
 
-  Object.assign(pg, { FLAGS, PAGE, loadRows, loadQuestion, shareRight });
+  Object.assign(pg, { FLAGS, PAGE, loadRows, loadQuestion });
 }

@@ -76,10 +76,14 @@
     )}</tr></thead>`;
   }
 
-  function Pick({ source, picked, pick }) {
+  // What every row begins with; its name leads to the source, or to one of its pages.
+  function First({ source, picked, pick, pages = [] }) {
     return html`<td class="pick"><input type="checkbox" checked=${picked.includes(source.id)}
       onChange=${() => pick(source.id)}
-      aria-label=${`pick ${source.name}`} /></td>`;
+      aria-label=${`pick ${source.name}`} /></td>
+      <th scope="row"><a class="open" href=${sourceAddress(source.id, ...pages)}><${SourceName} source=${source} /></a><${Problem}
+        source=${source} /></th>
+      <td><${Status} value=${source.status} /></td>`;
   }
 
   function RunTable({ rows, picked, pick, by }) {
@@ -89,10 +93,7 @@
     return html`<section><h2>Runs</h2><div class="scroll"><table class="list runs"><${Head} by=${by} columns=${columns} />
       <tbody>
       ${rows.map((source) => html`<tr key=${source.id}>
-        <${Pick} ...${{ source, picked, pick }} />
-        <th scope="row"><a class="open" href=${sourceAddress(source.id)}><${SourceName} source=${source} /></a><${Problem}
-          source=${source} /></th>
-        <td><${Status} value=${source.status} /></td>
+        <${First} ...${{ source, picked, pick }} />
         <td><${Model} source=${source} /></td>
         <td><${Progress} step=${source.step} steps=${source.steps} /></td>
         ${curves.map(({ name, label }) => html`<td key=${name} data-label=${label}><${Curve}
@@ -176,10 +177,7 @@
     return html`<section><h2>Evaluations</h2><div class="scroll"><table class="list"><${Head} by=${by} columns=${columns} />
       <tbody>
       ${rows.map((source) => html`<tr key=${source.id}>
-        <${Pick} ...${{ source, picked, pick }} />
-        <th scope="row"><a class="open" href=${sourceAddress(source.id)}><${SourceName} source=${source} /></a><${Problem}
-          source=${source} /></th>
-        <td><${Status} value=${source.status} /></td>
+        <${First} ...${{ source, picked, pick }} />
         <td><${Model} source=${source} /></td>
         <td><${Progress} step=${source.step} steps=${source.steps} /></td>
         ${shown.map(([name, label]) => {
@@ -197,10 +195,7 @@
     return html`<section><h2>Transcripts</h2><div class="scroll"><table class="list"><${Head} by=${by} columns=${columns} />
       <tbody>
       ${rows.map((source) => html`<tr key=${source.id}>
-        <${Pick} ...${{ source, picked, pick }} />
-        <th scope="row"><a class="open" href=${sourceAddress(source.id, "debates")}><${SourceName} source=${source} /></a>
-          <${Problem} source=${source} /></th>
-        <td><${Status} value=${source.status} /></td>
+        <${First} ...${{ source, picked, pick }} pages=${["debates"]} />
         <td><${Name} text=${source.protocol ?? "–"} />${source.agents && html` <small>${source.agents} agents</small>`}</td>
         <td class="number" data-label="debates">${count(source.debates)}</td>
         <td><${When} time=${source.changed} /></td>
@@ -226,5 +221,5 @@
     </section>`;
   }
 
-  Object.assign(pg, { Runs, When, AlarmNames, Progress });
+  Object.assign(pg, { Runs, When, Progress });
 }

@@ -153,5 +153,5 @@
     </article>`;
   }
 
-  Object.assign(pg, { VoteChip, VoteMatrix, VoteDialog, said, WHY });
+  Object.assign(pg, { VoteChip, VoteMatrix, VoteDialog, said });
 }
