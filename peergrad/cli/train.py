@@ -60,7 +60,7 @@ def train(config: TrainConfig, about: str = "") -> None:
                 raise
 
         run = run_until_done(work, view, lambda: run.checkpoints()[-1].name if run.checkpoints() else "the beginning")
-    _conclude(console, run, debated=config.debate.protocol != "direct")
+    _conclude(console, run)
     if run.learned_nothing:
         raise EngineError(
             "nothing was learned: no step made an update, and the weights are those it began with. Where debates have no "
@@ -68,7 +68,7 @@ def train(config: TrainConfig, about: str = "") -> None:
         )
 
 
-def _conclude(console: Console, run: Run, *, debated: bool) -> None:
+def _conclude(console: Console, run: Run) -> None:
     metrics = run.metrics()
     before_and_after(console, metrics)
     too_many_lost(console, run)
@@ -78,6 +78,8 @@ def _conclude(console: Console, run: Run, *, debated: bool) -> None:
     # The weights of a service stay there.
     here = newest is not None and (newest[1] / "adapter_model.safetensors").exists()
     use = f"export {path} --to {path}-adapter" if here else f"eval --model {path}"
-    ask = f'debate "What is 17 + 25?" --model {path}' + ("" if debated else " --protocol parallel --max-tokens 64")
+    # As it was trained to answer, else answers can't be compared.
+    style = next((debate.question.style.name for _, debate in run.debates(thin=True)), "")
+    ask = f'debate "What is 3 + 5?" --model {path}' + (f" --style {style}" if style in ("boxed", "number") else "")
     for line in (f"score {path}", use, ask):
         print_line(console, f"  {program()} {line}")
