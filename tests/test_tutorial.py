@@ -54,6 +54,10 @@ def test_the_tutorial_runs(tmp_path):
     assert "eval/direct/palindromes/correct" in logged["palindromes"]
     assert logged["one-judge"]["env/all/total_turns"] == 2 * 4
     assert {"reward/brief/mean", "train_palindromes/correct"} <= logged["all"].keys()
+    # The last run has a protocol, a task and a reward of one's own.
+    for line in done.stdout.partition("next:\n")[2].splitlines():
+        said = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=env)
+        assert said.returncode == 0, (line, said.stderr)
 
 
 def test_its_reward_pays_nobody_for_no_solution():
