@@ -22,7 +22,7 @@ PROMPT = 1000
 
 
 def log_softmax(logits, temperature):
-    scaled = logits / temperature
+    scaled = logits / (temperature or 1e-6)
     scaled = scaled - scaled.max()
     return scaled - np.log(np.exp(scaled).sum())
 

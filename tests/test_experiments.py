@@ -6,12 +6,14 @@ import re
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from experiments.votes_teach import run, table, voters
 from peergrad.cli.main import train_settings
 from peergrad.config import PRESETS
 from peergrad.debate.settings import flat
+from peergrad.measure.statistics import student_t
 
 FOLDER = Path(run.__file__).parent
 PARROT = Path(__file__).parent / "fixtures" / "parrot"
@@ -112,31 +114,38 @@ def test_the_table_is_made_of_folders_alone(tmp_path, capsys, monkeypatch):
     assert (tmp_path / "f.svg").read_text().count("<polyline") == 4
 
 
-def test_held_out_shares_of_seeds_by_hand():
-    curves = {"peer": [[(0, 50.0), (12, 70.0)], [(12, 60.0)]], "shuffled": [[(12, 50.0)], [(12, 40.0)], [(12, 45.0)]]}
-    rows = table.held_out_rows(curves, 100)
-    # Variances of the means: 0.65 * 0.35 / 100 and 0.45 * 0.55 / 100 of questions, 0.005 / 2 and 0.0025 / 3 of seeds.
-    assert rows == {"peer": ["70.0, 60.0", "65.0", "+20.0 (-0.3 to +40.3)"], "shuffled": ["50.0, 40.0, 45.0", "45.0", ""]}
-    arms = [tomllib.loads((FOLDER / f"{arm}.toml").read_text()) for arm in run.ARMS if arm != "parallel"]
-    assert {(arm["learn"]["steps"], arm["held_out"]["eval_questions"]) for arm in arms} == {(table.STEPS, table.HELD_OUT)}
+def test_differences_by_hand():
+    ours, others = ({seed: np.array(values, float) for seed, values in arm.items()} for arm in (OURS, OTHERS))
+    # Of questions: the means of the differences are 1, 1/2, 0, 1/2, their variance 1/6, of their mean 1/24, free 3.
+    # Of seeds: 1/2 and 1/2, no variance: 1/2 is left, by t with 3 degrees of freedom 3.182 * sqrt(1/24).
+    assert table.change_in_pairs(ours, others) == "+50.0 (-15.0 to +115.0)"
+    # All seeds: 3/4 of ours is right, and of the others 1/4, 1/4 and 1; by question 1, 1, 0, 1 less 1/3, 2/3, 1/3, 2/3.
+    parts = [(np.var([2 / 3, 1 / 3, -1 / 3, 1 / 3], ddof=1) / 4, 3), (0.0, 1), (np.var([0.25, 0.25, 1], ddof=1) / 3, 2)]
+    variance = sum(part for part, _ in parts)
+    half = student_t(int(variance**2 / sum(part**2 / free for part, free in parts))) * variance**0.5
+    middle = 0.75 - 0.5
+    low, high = 100 * (middle - half), 100 * (middle + half)
+    assert table.change(ours, others) == f"+25.0 ({low:+.1f} to {high:+.1f})"
+    assert table.change_in_pairs(ours, {"-7": others["-7"]}) == ""
 
 
-def test_the_results_that_are_kept_make_the_tables_of_the_docs(capsys, monkeypatch, tmp_path):
-    figure = tmp_path / "figure.svg"
-    monkeypatch.setattr("sys.argv", ["table", str(FOLDER / "results"), "--figure", str(figure)])
+OURS = {"-0": [1, 1, 0, 1], "-1": [1, 1, 0, 1]}
+OTHERS = {"-0": [0, 0, 0, 1], "-1": [0, 1, 0, 0], "-7": [1, 1, 1, 1]}
+
+
+@pytest.mark.parametrize(
+    ("folder", "drawn", "rows", "runs"), [("", "votes_teach", 12, 15), ("thirty", "thirty_steps", 6, 2)]
+)
+def test_the_results_that_are_kept_make_the_tables_of_the_docs(folder, drawn, rows, runs, capsys, monkeypatch, tmp_path):
+    figure, docs = tmp_path / "figure.svg", FOLDER.parents[1] / "docs"
+    monkeypatch.setattr("sys.argv", ["table", str(FOLDER / "results" / folder), "--figure", str(figure)])
     assert table.main() == 0
     printed = [cells(line) for line in capsys.readouterr().out.splitlines()]
-    page = [cells(line) for line in (FOLDER.parents[1] / "docs" / "results.md").read_text().splitlines()]
-    arms = [row for row in printed if row and row[0] in table.ORDER]
-    assert len(arms) == 17
-    runs = [
-        [row[0], row[1], row[2], *row[5:]]
-        for row in printed
-        if row and row[0][:-2] in table.ORDER and row[0] != "parallel-0"
-    ]
-    assert len(runs) == 10
-    assert [row for row in arms + runs if row not in page] == []
-    assert figure.read_text() == (FOLDER.parents[1] / "docs" / "votes_teach.svg").read_text()
+    page = [cells(line) for line in (docs / "results.md").read_text().splitlines()]
+    kept = [row for row in printed if row and re.sub(r"-\d+$", "", row[0]) in table.ORDER]
+    assert [len([row for row in kept if (row[0] in table.ORDER) == arm]) for arm in (True, False)] == [rows, runs]
+    assert [row for row in kept if row not in page] == []
+    assert figure.read_text() == (docs / f"{drawn}.svg").read_text()
 
 
 def cells(line):

@@ -3,7 +3,9 @@
     python experiments/votes_teach/table.py runs/votes_teach --figure votes_teach.svg
 
 Prints Markdown. Intervals are 95 %, by Student's t: questions are paired and scatter, and so do the seeds of an arm that has
-several. What one seed says of an arm is said of that run: how its seeds would scatter is not known.
+several. What one seed says of an arm is said of that run: how its seeds would scatter is not known. Two runs of the same
+seed begin with the same weights and see the same questions: arms with several seeds in common are compared by these pairs,
+too.
 """
 
 from __future__ import annotations
@@ -30,8 +32,7 @@ COLOURS = {
     "format": "#cc79a7",
     "parallel": "#e69f00",
 }
-STEPS, HELD_OUT = 12, 400  # steps and eval_questions of the arms
-Values = dict[str, list[np.ndarray]]  # by arm, for each seed the value of each question
+Values = dict[str, dict[str, np.ndarray]]  # by arm and seed, the value of each question
 Steps = list[dict[str, Any]]
 
 
@@ -54,11 +55,12 @@ def values(out: Path, test: str, name: str) -> Values:
         if (path := folder / "evals" / test / "result.json").exists()
     }
     shared = set.intersection(*({*result["questions"]} for result in results.values())) if results else set()
-    by_arm: Values = defaultdict(list)
+    by_arm: Values = defaultdict(dict)
     for folder, result in results.items():
         of = dict(zip(result["questions"], result["values"].get(name, ()), strict=False))
         if of:
-            by_arm[arm_of(folder)].append(np.array([of[question] for question in sorted(shared)], float))
+            seed = folder.name.removeprefix(arm_of(folder))
+            by_arm[arm_of(folder)][seed] = np.array([of[question] for question in sorted(shared)], float)
     return by_arm
 
 
@@ -69,38 +71,26 @@ def measured(out: Path, test: str) -> list[str]:
     return ["direct/correct", *sorted(name for name in names if re.fullmatch(r"direct/(avg|cons)@\d+", name))]
 
 
-def change(ours: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> str:
+def change(ours: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray]) -> str:
     """The difference of two arms in points, with its interval (Welch and Satterthwaite)."""
-    by_question = np.mean(ours, 0) - np.mean(others, 0)
-    seeds = [np.mean(arm, 1) for arm in (ours, others) if len(arm) > 1]
+    by_question = np.mean([*ours.values()], 0) - np.mean([*others.values()], 0)
+    return interval(by_question, *(np.mean([*arm.values()], 1) for arm in (ours, others) if len(arm) > 1))
+
+
+def change_in_pairs(ours: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray]) -> str:
+    """The same over the seeds that both arms have, which have to be several."""
+    pairs = [ours[seed] - others[seed] for seed in ours if seed in others]
+    return interval(np.mean(pairs, 0), np.mean(pairs, 1)) if len(pairs) > 1 else ""
+
+
+def interval(by_question: np.ndarray, *seeds: np.ndarray) -> str:
+    """The mean of differences in points, with the interval that follows from how questions and seeds scatter."""
     parts = [(values.var(ddof=1) / len(values), len(values) - 1) for values in (by_question, *seeds)]
-    return interval(by_question.mean(), parts)
-
-
-def interval(difference: float, parts: Sequence[tuple[float, int]]) -> str:
-    """A difference in points, with the interval that follows from variances of means and the freedom of each."""
     variance = sum(part for part, _ in parts)
     freedom = variance**2 / sum(part**2 / free for part, free in parts) if variance else 1
     half = student_t(int(freedom)) * variance**0.5
-    low, middle, high = (100 * (difference + side * half) for side in (-1, 0, 1))
+    low, middle, high = (100 * (by_question.mean() + side * half) for side in (-1, 0, 1))
     return f"{middle:+.1f} ({low:+.1f} to {high:+.1f})"
-
-
-def held_out_rows(curves: Mapping[str, list[list[tuple[int, float]]]], asked: int) -> dict[str, list[str]]:
-    """By arm its share at the last step, and the difference from shuffled votes. What each question came to is not kept
-    here, so questions count as if each arm had been asked its own, once: they scatter less than that.
-    """
-    last = {arm: np.array([run[-1][1] / 100 for run in runs]) for arm, runs in curves.items()}
-    rows: dict[str, list[str]] = {}
-    for arm, seeds in last.items():
-        rows[arm] = [", ".join(f"{100 * seed:.1f}" for seed in seeds), f"{100 * seeds.mean():.1f}", ""]
-        if arm == "shuffled" or "shuffled" not in last:
-            continue
-        pair = (seeds, last["shuffled"])
-        parts = [(one.mean() * (1 - one.mean()) / asked, asked - 1) for one in pair]
-        parts += [(one.var(ddof=1) / len(one), len(one) - 1) for one in pair if len(one) > 1]
-        rows[arm][-1] = interval(pair[0].mean() - pair[1].mean(), parts)
-    return rows
 
 
 def accuracy_rows(of: Values, against: Sequence[str]) -> dict[str, list[str]]:
@@ -109,8 +99,11 @@ def accuracy_rows(of: Values, against: Sequence[str]) -> dict[str, list[str]]:
         return {}
     rows: dict[str, list[str]] = {}
     for arm, seeds in of.items():
-        rows[arm] = [", ".join(f"{100 * np.mean(seed):.1f}" for seed in seeds), f"{100 * np.mean(seeds):.1f}"]
-        rows[arm] += ["" if arm == other or other not in of else change(seeds, of[other]) for other in against]
+        shares = [100 * seed.mean() for seed in seeds.values()]
+        rows[arm] = [", ".join(f"{share:.1f}" for share in shares), f"{np.mean(shares):.1f}"]
+        others = [(arm != other and of.get(other)) or {} for other in against]
+        rows[arm] += [change(seeds, other) if other else "" for other in others]
+        rows[arm].append(change_in_pairs(seeds, others[-1]))
     return rows
 
 
@@ -183,7 +176,7 @@ def main() -> int:
         for name in measured(args.out, test):
             if rows := accuracy_rows(values(args.out, test, name), ("base", "shuffled")):
                 title = "greedy" if name == "direct/correct" else name.removeprefix("direct/")
-                titles = ["arm", "by seed", f"{test}, {title}", "against base", "against shuffled"]
+                titles = ["arm", "by seed", f"{test}, {title}", "against base", "against shuffled", "in pairs of seeds"]
                 print(markdown(titles, rows), end="\n\n")
     runs = {folder: steps for folder in folders(args.out) if (steps := steps_of(folder))}
     shown = {
@@ -203,10 +196,6 @@ def main() -> int:
     for folder, steps in runs.items():
         if known := curve(steps):
             curves[arm_of(folder)].append(known)
-    whole = {arm: kept for arm, lines in curves.items() if (kept := [line for line in lines if line[-1][0] == STEPS])}
-    if whole:
-        titles = ["arm", "by seed", f"{HELD_OUT} held-out questions, step {STEPS}", "against shuffled"]
-        print(markdown(titles, held_out_rows(whole, HELD_OUT)))
     if args.figure and curves:
         args.figure.write_text(figure(curves))
     return 0

@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import ClassVar, Literal
 
 from peergrad.debate import prompts
-from peergrad.debate.contract import MAX_VOTES
+from peergrad.debate.contract import MAX_VOTES, Reading
 from peergrad.debate.errors import UserError
 from peergrad.debate.prompts import LETTERS, Wording
 from peergrad.debate.protocol import BaseProtocol, answers_agree, seats_taken
@@ -38,6 +38,10 @@ BALLOT = Contract(("evaluation", "comparison"))
 _HEAD = r"^[^\w\n|]*+(?:[aA]nswer )?([A-Z])\b"
 _WORD = r"((?ai:right|wrong|correct|incorrect)\b|[1-5](?=[^\w\n]*+$))"  # a number may begin a critique, too
 _VERDICT = re.compile(rf"{_HEAD}[^\w\n:=–-]*+[:=–-][^\w\n]*+{_WORD}", re.M)
+# A grade with words behind it, or alone on the line after its letter. A number that goes on is none: "3 errors", "4.5".
+_BEHIND = r"[^\w\n]*+(?:(?ai:grade)\b[^\w\n]*+)?+([1-5])(?:/5)?+(?!\w|[/%]|[^\w\n]?[ \t]*+\d|[ \t]*+\w)"
+_BELOW = r"[^\w\n]*+\n[^\w\n|]*+([1-5])(?=[^\w\n]*+$)"
+_GRADE = re.compile(rf"{_HEAD}[^\w\n:：=–-]*+[:：=–-](?:{_BEHIND}|{_BELOW})", re.M)
 _RANKING = re.compile(r"^[^\w\n|]*+(?ai:ranking)[^\w\n:]*+:((?:[^\w\n]|\b(?:[aA]nswer|[A-Z])\b)*+)", re.M)
 _PAIR = re.compile(r"^[^\w\n|]*+([A-Z])[ \t]*+([<>=])[ \t]*+([A-Z])(?![^\W_])", re.M)
 _HEADING = re.compile(rf"{_HEAD}(?=[ \t]*+(?:[:.)*–-]|$))", re.M)
@@ -60,6 +64,8 @@ class Ballot(BaseProtocol):
     temperature: float = 1.0
     wording: Wording = "full"
     """Brief: a final value is asked about in three words, which models of 135M parameters follow better."""
+    reading: Reading = "tolerant"
+    """Whether grades with words behind them are read, too."""
     shown: int = 4
     """How many others' answers an agent judges."""
     ballot_form: BallotForm = "soft-verdict"
@@ -245,19 +251,20 @@ class Ballot(BaseProtocol):
         if ask.contract is None:
             return Parsed()
         letters = len(ask.candidates)
-        by_letter = self._read_soft(text, letters) if self.soft else self._read_words(text, letters)
-        if by_letter is None:
+        start, verdicts, tolerated = (
+            (0, self._read_soft(text, letters), False) if self.soft else self._read_words(text, letters)
+        )
+        if not verdicts:
             return Parsed(error=ParseError("missing", "comparison"))
-        start, verdicts = by_letter
         votes: tuple[tuple[int, Verdict, int], ...] = tuple(
             (a, verdict, b) for x, verdict, y in verdicts for a in ask.candidates[x] for b in ask.candidates[y] if a != b
         )
         if self.soft:
             return Parsed(votes=votes)
         sections = (Section("evaluation", 0, start, (0, start)), Section("comparison", start, len(text), (start, len(text))))
-        return Parsed(sections, votes)
+        return Parsed(sections, votes, tolerated=tolerated)
 
-    def _read_soft(self, text: str, letters: int) -> tuple[int, list[tuple[int, Verdict, int]]] | None:
+    def _read_soft(self, text: str, letters: int) -> list[tuple[int, Verdict, int]] | None:
         rows = [[float(share) for share in _SHARE.findall(line)] for line in text.split("\n", 4 * letters**2)]
         pairs = list(combinations(range(letters), 2))
         width = letters if self.ballot_form == "soft-choice" else 2
@@ -266,27 +273,28 @@ class Ballot(BaseProtocol):
             return None
         if self.ballot_form == "soft":
             leads = [(row[0] - row[1] - back[0] + back[1]) / 2 for row, back in zip(rows[::2], rows[1::2], strict=True)]
-            return 0, [(x, round(lead, 6), y) for (x, y), lead in zip(pairs, leads, strict=True)]
+            return [(x, round(lead, 6), y) for (x, y), lead in zip(pairs, leads, strict=True)]
         if self.ballot_form == "soft-verdict":
-            return 0, [(x, round(_lead(rows[x][0], rows[y][0]), 6), y) for x, y in pairs]
-        return 0, [(x, round(rows[0][x] - rows[0][y], 6), y) for x, y in pairs]
+            return [(x, round(_lead(rows[x][0], rows[y][0]), 6), y) for x, y in pairs]
+        return [(x, round(rows[0][x] - rows[0][y], 6), y) for x, y in pairs]
 
-    def _read_words(self, text: str, letters: int) -> tuple[int, list[tuple[int, Verdict, int]]] | None:
-        """Where the ballot begins, and what it says of each two letters; ``None`` if it says nothing."""
+    def _read_words(self, text: str, letters: int) -> tuple[int, list[tuple[int, Verdict, int]], bool]:
+        """Where the ballot begins, what it says of each two letters, and whether its form was only tolerated."""
         if self.ballot_form == "pairs":
             found = [(m, LETTERS.find(m[1]), LETTERS.find(m[3])) for m in _PAIR.finditer(text)]
             lines = [(m, x, y) for m, x, y in found if x != y and max(x, y) < letters]
             verdicts: list[tuple[int, Verdict, int]] = [
                 (y, ">", x) if m[2] == "<" else (x, ">" if m[2] == ">" else "=", y) for m, x, y in lines
             ]
-            return (lines[0][0].start(), list(dict.fromkeys(verdicts))[:MAX_VOTES]) if lines else None
+            return lines[0][0].start() if lines else 0, list(dict.fromkeys(verdicts))[:MAX_VOTES], False
         start, points = (_read_verdicts if self.ballot_form == "verdicts" else _read_ranking)(text, letters)
+        tolerated = False
+        if self.ballot_form == "verdicts" and self.reading == "tolerant" and len(points) < letters:
+            graded = _read_grades(text, letters)
+            if tolerated := len(graded[1]) > len(points):
+                start, points = graded
         both = [(x, y, points[x] - points[y]) for x, y in combinations(sorted(points), 2)]
-        return (
-            (start, [(x, ">", y) if lead > 0 else (y, ">", x) if lead else (x, "=", y) for x, y, lead in both])
-            if both
-            else None
-        )
+        return start, [(x, ">", y) if lead > 0 else (y, ">", x) if lead else (x, "=", y) for x, y, lead in both], tolerated
 
 
 def _lead(a: float, b: float) -> float:
@@ -306,6 +314,13 @@ def _read_verdicts(text: str, letters: int) -> tuple[int, Points]:
             last[graded][place] = match
     points = {place: _WORTH[match[2].lower()] for place, match in last[graded].items()}
     return min((match.start() for match in last[graded].values()), default=0), points
+
+
+def _read_grades(text: str, letters: int) -> tuple[int, Points]:
+    """The last grade of each letter, with whatever is behind it."""
+    last = {place: match for match in _GRADE.finditer(text) if (place := LETTERS.find(match[1])) < letters}
+    points = {place: float(match[2] or match[3]) for place, match in last.items()}
+    return min((match.start() for match in last.values()), default=0), points
 
 
 def _read_ranking(text: str, letters: int) -> tuple[int, Points]:

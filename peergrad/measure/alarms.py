@@ -1,12 +1,13 @@
 """The list of alarms: ways self-play goes wrong (SPEC 9.5). An alarm is a plain function of the metrics so far and the step.
 
 One in ``ALARMS``, or given by its import path (``--alarms module:name``), is told, logged, drawn in the report, and stops a
-run that was asked to stop.
+run that was asked to stop. So does ``fallen_answers``, which watches the evaluations.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +17,11 @@ from peergrad.debate.settings import call_own
 from peergrad.learn.data import has_signal
 from peergrad.learn.train import Step
 from peergrad.measure.counts import copied_votes
-from peergrad.measure.history import mean
+from peergrad.measure.history import mean, number
 from peergrad.reward.rewards import Scored
 
 WINDOW = 5
+_ALONE = re.compile("eval/direct/.*/correct", re.DOTALL)
 
 History = Sequence[Mapping[str, Any]]
 """The lines of metrics.jsonl for all steps so far, the last one this step's; a number that was not finite is ``None``."""
@@ -94,7 +96,8 @@ def random_noise(history: History, step: Step) -> Alarm | None:
             return Alarm(
                 "random noise",
                 f"only {share:.0%} of {total:.0f} {what}, which a coin does as well",
-                "Take easier questions, warm-start the judge, or train the generator alone (lambda_judge 0).",
+                "What is rewarded by chance unlearns what the model could: take soft votes (--protocol ballot), easier questions, or "
+                "warm-start the judge.",
                 _first_debates(step, lambda scored: bool(scored.tally.votes)),
             )
     return None
@@ -112,6 +115,27 @@ def copied_ballots(history: History, step: Step) -> Alarm | None:
         "Such votes say nothing about answers: take the protocol ballot, or prompts without filled-in votes (--prompts).",
         _first_debates(step, lambda scored: bool(copied_votes(scored))),
     )
+
+
+def fallen_answers(evaluations: History) -> Alarm | None:
+    """Right answers alone to held-out questions are fewer than at first, by more than two standard errors."""
+    last = evaluations[-1]
+    for name in filter(_ALONE.fullmatch, last):
+        before = next(known for line in evaluations if (known := number(line.get(name))) is not None or line is last)
+        after, asked = number(last[name]), number(last.get(name.removesuffix("correct") + "answers"))
+        if (
+            before is None or after is None or asked is None or not 0 <= after < before <= 1 <= asked
+        ):  # a log may hold anything
+            continue
+        error = math.sqrt((before * (1 - before) + after * (1 - after)) / asked)
+        if before - after > 2 * error:
+            return Alarm(
+                "fallen answers",
+                f"right answers alone to {asked:.0f} held-out questions fell to {after:.0%}, from {before:.0%} at first",
+                "What is rewarded is not what is right: go back to an earlier checkpoint, see whether votes tell right from "
+                "wrong (votes/accuracy), or lower the learning rate.",
+            )
+    return None
 
 
 ALARMS: tuple[AlarmRule, ...] = (format_collapse, copied_ballots, degenerate_consensus, random_noise)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -265,16 +266,25 @@ def fifths(lines: Sequence[Logged]) -> tuple[Sequence[Logged], Sequence[Logged]]
     return lines[:size], lines[-size:]
 
 
-def alarm_spans(train: Sequence[Logged]) -> list[AlarmSpan]:
+def alarms_by_step(history: RunHistory) -> dict[int, set[str]]:
+    """The alarms that sounded after each step, or after its evaluation."""
+    by_step: dict[int, set[str]] = defaultdict(set)
+    for line in (*history.train, *history.evals):
+        logged = line.get("alarms")
+        by_step[line["step"]] |= (
+            {name[:80] for name in logged if isinstance(name, str)} if isinstance(logged, list) else set()
+        )
+    return by_step
+
+
+def alarm_spans(history: RunHistory) -> list[AlarmSpan]:
     """Which alarms sounded, steps in a row taken together."""
     open_: dict[str, AlarmSpan] = {}
     done: list[AlarmSpan] = []
-    for line in train:
-        logged = line.get("alarms")
-        sounding = {name[:80] for name in logged if isinstance(name, str)} if isinstance(logged, list) else set[str]()
+    for step, sounding in sorted(alarms_by_step(history).items()):
         done += [open_.pop(name) for name in sorted(set(open_) - sounding)]
         for name in sorted(sounding):
-            open_[name] = AlarmSpan(name, open_[name].first if name in open_ else line["step"], line["step"])
+            open_[name] = AlarmSpan(name, open_[name].first if name in open_ else step, step)
     return sorted([*done, *open_.values()], key=lambda alarm: (alarm.first, alarm.name))
 
 

@@ -21,7 +21,7 @@ from peergrad.learn.curriculum import Outcomes, curriculum_metrics, stage_of
 from peergrad.learn.losses import LossName
 from peergrad.learn.train import Step, Stopped, due, self_play, train, went_too_far
 from peergrad.learn.trainer import StepStats, Trainer, Updates, retried
-from peergrad.measure.alarms import Alarm, alarms
+from peergrad.measure.alarms import Alarm, alarms, fallen_answers
 from peergrad.measure.counts import share_of
 from peergrad.measure.metrics import DebateBatch, measure
 from peergrad.runs import held_out
@@ -163,8 +163,11 @@ class Training:
                     self.watch.alarm(alarm)
                 await self.save(at)
                 await self._evaluate(at)
-                if sounding and self.config.keep.stop_on_alarm:
-                    raise Stopped(f"an alarm sounded after step {at.step}. {sounding[0]}")
+                self._heed(sounding, at)
+
+    def _heed(self, sounding: list[Alarm], at: Progress) -> None:
+        if sounding and self.config.keep.stop_on_alarm:
+            raise Stopped(f"an alarm sounded after step {at.step}. {sounding[0]}")
 
     def _measure(self, at: Progress, step: Step, history: list[dict[str, Any]]) -> tuple[dict[str, Any], list[Alarm]]:
         """What a step was like, and what is wrong. The history gets its line as a resumed run would read it."""
@@ -229,7 +232,13 @@ class Training:
         role_averaged = self.config.held_out.eval_mode == "role-averaged"
         base = await self.opponents.base() if self.opponents and role_averaged else None
         metrics = await held_out.evaluate(self.plan, self.run, at, await self.trainer.sampler(), base, self.watch)
-        self.log(at, "eval", metrics | {"time/eval_s": time.monotonic() - started})
+        evaluations = [line for line in self.run.metrics() if line["phase"] == "eval"]
+        sounding = [alarm] if (alarm := fallen_answers([*evaluations, metrics])) else []
+        named = {"alarms": [alarm.name for alarm in sounding]}
+        self.log(at, "eval", metrics | named | {"time/eval_s": time.monotonic() - started})
+        for alarm in sounding:
+            self.watch.alarm(alarm)
+        self._heed(sounding, at)
 
     async def count_updates(self, at: Progress, stats: StepStats, loss: LossName, lr: float) -> None:
         """Count the updates of a step, which are ``joined``, report those that were lost, and save what reproduces them."""

@@ -8,7 +8,7 @@ from typing import Any
 from peergrad.debate.errors import UserError
 from peergrad.debate.play import Played
 from peergrad.learn.train import Step
-from peergrad.measure.alarms import alarms
+from peergrad.measure.alarms import alarms, fallen_answers
 from peergrad.measure.history import number
 from peergrad.measure.outcome import compared
 from peergrad.measure.titles import in_order, title
@@ -76,7 +76,7 @@ def _won(row: Mapping[str, Any]) -> Any:
 
 
 def alarm_debates(index: Index, overview: Overview, step: int) -> list[dict[str, Any]]:
-    """The alarms that sounded after a step, computed again from its debates."""
+    """The alarms that sounded after a step, computed again from its debates (not those of its evaluation)."""
     lines = [line for line in overview.history.train if line["step"] <= step]
     logged = lines[-1].get("alarms") if lines and lines[-1]["step"] == step else None
     history = [{name: number(value) for name, value in line.items()} for line in lines]  # a log may hold anything
@@ -98,3 +98,10 @@ def alarm_debates(index: Index, overview: Overview, step: int) -> list[dict[str,
             named = [{"part": part.name, "index": places[id], "id": id} for id in alarm.debates if id in places]
             found[alarm.name] = {"name": alarm.name, "seen": alarm.seen, "advice": alarm.advice, "debates": named}
     return [found.get(name, {"name": name, "seen": None, "advice": None, "debates": []}) for name in names]
+
+
+def evaluation_alarms(overview: Overview, step: int) -> list[dict[str, Any]]:
+    """The alarms that sounded after the evaluation of a step."""
+    lines = [line for line in overview.history.evals if line["step"] <= step]
+    alarm = fallen_answers(lines) if lines and lines[-1]["step"] == step else None
+    return [{"name": alarm.name, "seen": alarm.seen, "advice": alarm.advice, "debates": []}] if alarm else []

@@ -18,7 +18,7 @@ from typing import Any
 from peergrad import __version__
 from peergrad.debate.errors import UserError
 from peergrad.web import safe
-from peergrad.web.compare import alarm_debates, compare
+from peergrad.web.compare import alarm_debates, compare, evaluation_alarms
 from peergrad.web.debate_page import debate_page
 from peergrad.web.index import Index
 from peergrad.web.overview import Overview, changed_at, is_locked
@@ -247,7 +247,10 @@ class Library:
         shelf, at = self._shelf(id), whole({"step": step}, "step", 0, 0, 10**9)
         with shelf.index.connected() as db:
             kept = db.execute("SELECT found FROM alarms WHERE step = ?", (at,)).fetchone()
-        return {"step": at, "alarms": json.loads(kept[0]) if kept else alarm_debates(shelf.index, shelf.overview, at)}
+        found = json.loads(kept[0]) if kept else alarm_debates(shelf.index, shelf.overview, at)
+        named = {alarm["name"] for alarm in found}
+        later = [alarm for alarm in evaluation_alarms(shelf.overview, at) if alarm["name"] not in named]
+        return {"step": at, "alarms": found + later}
 
     def _debate(self, _: Mapping[str, str], id: str, part: str, index: str) -> dict[str, Any]:
         shelf, at = self._shelf(id), whole({"index": index}, "index", 0, 0, 10**9)

@@ -66,7 +66,7 @@ class Overview:
 
     @cached_property
     def alarms(self) -> list[dict[str, Any]]:
-        return [asdict(span) for span in alarm_spans(self.history.train)[:_MOST_SPANS]]
+        return [asdict(span) for span in alarm_spans(self.history)[:_MOST_SPANS]]
 
     def listed(self, first: Mapping[str, Any] | None, debates: int, indexed: float) -> dict[str, Any]:
         """Its entry in the list. ``first`` is the row of its first debate."""

@@ -1,17 +1,23 @@
 """The ways self-play goes wrong are noticed, and healthy runs are left in peace (SPEC 9.5)."""
 
 import asyncio
+import json
 
 import pytest
 
 from peergrad import Parallel, Question, Scripted, advantages, score
 from peergrad.debate.play import Played, play
-from peergrad.learn.train import Step
-from peergrad.measure.alarms import WINDOW, alarms
+from peergrad.learn.train import Step, Stopped
+from peergrad.measure.alarms import WINDOW, alarms, fallen_answers
 from peergrad.measure.metrics import DebateBatch, measure
+from peergrad.runs.folder import Run
+from peergrad.runs.training import train_run
 from peergrad.tasks.base import Questions
 from peergrad.tasks.open import regrade
+from tests.bandit import Bandit
 from tests.helpers import short
+from tests.runs.test_run import settings
+from tests.test_own_rewards import here  # noqa: F401 (a fixture)
 
 TASK = Questions("sums", tuple(Question(f"q{i}", "What is 17 + 25?", "42", "boxed") for i in range(8)), regrade)
 
@@ -97,3 +103,49 @@ def test_9_5_copied_ballots():  # SPEC 9.5
     assert "100% of the votes" in found.seen
     assert len(found.debates) == 3
     assert sounding(*[step(seated, agents=4)] * (WINDOW - 1)) == {}
+
+
+def evaluated(*shares, asked=100):
+    return [{"eval/direct/sums/correct": share, "eval/direct/sums/answers": asked} for share in shares]
+
+
+def test_9_5_fallen_answers():  # SPEC 9.5
+    # Two standard errors of 0.6 and 0.46 of 100 questions: 2 * sqrt((0.6 * 0.4 + 0.46 * 0.54) / 100) = 0.1397.
+    found = fallen_answers(evaluated(0.6, 0.7, 0.46))
+    assert found.seen == "right answers alone to 100 held-out questions fell to 46%, from 60% at first"
+    assert fallen_answers(evaluated(0.6, 0.4, 0.461)) is None  # 0.139: what it was in between is past
+    assert fallen_answers(evaluated(0.6)) is None
+    for odd in (None, "0.1", float("nan"), True, -1.0, 7.0, 1e99):
+        assert fallen_answers([*evaluated(0.6), *evaluated(odd)]) is None
+        assert fallen_answers([*evaluated(odd), *evaluated(0.5)]) is None
+    assert fallen_answers([*evaluated(0.6), *evaluated(0.1, asked=None)]) is None
+    assert fallen_answers([*evaluated(None), {}, *evaluated(0.6, 0.1)])  # the first that was measured
+
+
+WRONG = """
+from peergrad import Stream
+def wrong(debate, tally, truth):
+    values = tuple(None if truth(turn) is None else 1.0 - truth(turn) for turn in range(len(debate.turns)))
+    return [Stream("wrong", "turn", values, ("solution",), follows="solution")]
+"""
+
+
+def test_a_run_that_forgets_what_it_could_says_so_and_stops_if_asked_to(here):  # noqa: F811
+    (here / "mine.py").write_text(WRONG)
+    rows = [json.dumps({"question": f"What is 40 + {n}?", "answer": "42"}) for n in range(48)]
+    (here / "sums.jsonl").write_text("\n".join(rows))
+
+    def bandit(*_):
+        made = Bandit([r"\boxed{42}", r"\boxed{41}"], lambda ask: "N/A")
+        made.logits[0] = 0.1  # the likeliest answer is right at first
+        return made
+
+    sums = {"task": "sums.jsonl", "reward": "mine:wrong", "batch": 8, "lr": 0.5, "warm_steps": 0}
+    sums |= {"eval_questions": 32, "eval_debates": 0, "eval_every": 1, "steps": 4}
+    config = settings(here / "run", stop_on_alarm=True, **sums)
+    with pytest.raises(Stopped, match="fallen answers: right answers alone to 32 held-out questions fell to 0%, from 100%"):
+        asyncio.run(train_run(config, load=bandit))
+    before, *_, last = [line for line in Run(here / "run").metrics() if line["phase"] == "eval"]
+    assert (before["alarms"], last["alarms"], last["step"] < 4) == ([], ["fallen answers"], True)
+    done = asyncio.run(train_run(settings(here / "run", **sums), load=bandit))  # goes on if not asked to stop
+    assert done.metrics()[-1]["step"] == 4

@@ -358,11 +358,15 @@ def test_3_18_choices_are_not_sampled():  # SPEC 3.18
             played(Ballot(agents=3), verdicts, likely=lambda ask, options, wrong=wrong: wrong)
 
 
-def ballot_votes(form, text, letters=3, **question):
-    """What a ballot of agent 0 of 4 says, as letters."""
-    protocol = Ballot(agents=4, ballot_form=form)
+def read_ballot(form, text, letters=3, **more):
+    """A ballot of agent 0 of 4."""
     ask = Ask("d", 0, 4, 4, (), (), 0, contract=BALLOT, candidates=((3,), (1,), (2,))[:letters])
-    parsed = protocol.read(ask, text)
+    return Ballot(agents=4, ballot_form=form, **more).read(ask, text)
+
+
+def ballot_votes(*ballot, **more):
+    """What it says, as letters."""
+    parsed = read_ballot(*ballot, **more)
     names = {3: "A", 1: "B", 2: "C"}
     return (parsed.error and parsed.error.kind) or [(names[a], op, names[b]) for a, op, b in parsed.votes]
 
@@ -397,6 +401,53 @@ RIGHT_WRONG = [("A", ">", "B"), ("A", "=", "C"), ("C", ">", "B")]
 )  # fmt: skip
 def test_3_19_ballot_forms(form, text, votes):  # SPEC 3.19
     assert ballot_votes(form, text) == votes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A: 4 (good)\nB: 2 (average)\nC: 4 (good)",
+        "A: 5 - Clear.\nB: 1. Bad because it is short.\nC: 5: As A.",
+        "**A**: **4/5** - All of it.\n**B**: **3/5**\n**C**: **4/5**.",
+        "A: Good, clear.\nB: It lacks 3 parts.\nA: <grade> 4\nB: <grade> 3\nC: Grade: 4",
+        "A: (5) engaging\nB: (1) dull\nC: (5) engaging",
+        "A:\n4\nB:\n3\nC:\n**4**",
+        "A：4\nB：2\nC：4",
+        "A: 4\nB: 3\nC: 4\nA: Good.\nB: Incorrect: it lacks the end.\nC: Good.",  # one word that looks like a verdict
+        "A: 1 (poor)\nB: 5 (fine)\nC: 1 (poor)\nOr rather\nA: 5 (fine)\nB: 1 (poor)\nC: 5 (fine)",
+    ],
+)
+def test_3_19_grades_with_words_behind_them_are_tolerated(text):  # SPEC 3.19
+    assert ballot_votes("verdicts", text) == RIGHT_WRONG
+    assert read_ballot("verdicts", text).tolerated
+    assert ballot_votes("verdicts", text, reading="strict") == "missing"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A: 3 errors\nB: 2 errors",
+        "A: 2-3 steps are wrong\nB: 1, 2 and 3 are right",
+        "A: 4.5\nB: 3,5\nC: 45 %",
+        "A: 3 4 5\nB: 5 5 1",
+        "A: 7 (of ten)\nB: 10/10\nC: 0 (none)",
+        "A: Excellent\nB: Fair",
+        "A:\n3 parts are missing\nB:\n1. First",
+        "| A: 4 (good)\n| B: 2 (bad)",
+    ],
+)
+def test_3_19_numbers_that_go_on_are_no_grades(text):  # SPEC 3.19
+    assert ballot_votes("verdicts", text) == "missing"
+
+
+def test_3_19_what_is_in_the_form_asked_for_is_not_read_otherwise():  # SPEC 3.19
+    for text in (
+        "A: right\nB: wrong\nC: right",
+        "A: 1 (poor)\nB: 5 (fine)\nA: right\nB: wrong\nC: right",
+        "A: 5\nB: 1\nC: 5",
+    ):
+        assert ballot_votes("verdicts", text) == RIGHT_WRONG
+        assert not read_ballot("verdicts", text).tolerated
 
 
 def test_3_19_a_brief_ballot_asks_for_a_value_in_three_words():  # SPEC 3.19
