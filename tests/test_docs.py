@@ -110,6 +110,20 @@ def test_links_lead_somewhere():
             assert (page.parent / link).exists(), f"{page}: {link}"
 
 
+def test_the_tables_of_scores_are_those_that_are_printed(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = [block for block in blocks(ROOT / "docs/reference/score.md", "") if "debates 2, of them" in block]
+    assert len(shown) == 3
+    for block in shown:
+        command, _, table = block.removeprefix("$ peergrad ").partition("\n")
+        monkeypatch.setattr(sys, "argv", ["peergrad", *shlex.split(command)])
+        with contextlib.suppress(SystemExit):
+            cli.main()
+        printed = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
+        assert printed.endswith(table.removeprefix("…\n")), command
+
+
 SMALL = ["--steps=1", "--eval-every=0", "--eval-questions=0", "--eval-debates=0", "--batch=2", "--max-tokens=64"]
 PARROT = ROOT / "tests" / "fixtures" / "parrot"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from peergrad import Question, UserError, dump, load, read_file
-from peergrad.debate.protocols import Parallel, Sequential
+from peergrad.debate.protocols import Direct, Parallel, Sequential
 from peergrad.debate.question import Style
 from peergrad.measure.ending import ending
 from peergrad.terminal.debate import outcome
@@ -42,6 +42,16 @@ def test_a_style_of_somebodys_own_loads_and_can_not_be_compared():
     assert [final.answer for final in ending(debate).finals] == ["42"] * 3
     assert [final.answer for final in ending(loaded).finals] == [None] * 3
     assert "can't be compared" in outcome(ending(loaded))
+
+
+@pytest.mark.parametrize(
+    ("style", "why"),
+    [("open", "as numbers (--style number)"), ("boxed", "no reply has an answer in the form that was asked for")],
+)
+def test_no_winner_is_explained_by_what_was_asked_for(style, why):
+    question = Question("d", "?", style=style)
+    end = ending(played(Direct(agents=3), lambda ask: "I can't say", question=question))
+    assert outcome(end).endswith(f"{why}.")
 
 
 PAYLOAD = {"tokens": {"ids": [1, 2]}, "tests": [["f(1)", "2"], 0.5, None, True, "\ud800"], "turns": [{}]}

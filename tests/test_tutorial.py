@@ -6,11 +6,14 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import peergrad
+from peergrad import Parallel, score
 from peergrad.runs.folder import Run
+from tests.helpers import played, short
 
 ROOT = Path(__file__).parent.parent
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
@@ -51,6 +54,20 @@ def test_the_tutorial_runs(tmp_path):
     assert "eval/direct/palindromes/correct" in logged["palindromes"]
     assert logged["one-judge"]["env/all/total_turns"] == 2 * 4
     assert {"reward/brief/mean", "train_palindromes/correct"} <= logged["all"].keys()
+    # The last run has a protocol, a task and a reward of one's own.
+    for line in done.stdout.partition("next:\n")[2].splitlines():
+        said = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=env)
+        assert said.returncode == 0, (line, said.stderr)
+
+
+def test_its_reward_pays_nobody_for_no_solution():
+    """The shortest solution is none at all."""
+    (code,) = (block for block in blocks("python") if block.startswith("# my_reward.py"))
+    names: dict[str, Any] = {}
+    exec(code, names)
+    said = [short(solution="a"), short(solution="abcd"), "<solution></solution>"]
+    debate = played(Parallel(agents=3, max_rounds=2), lambda ask: said[ask.agent])
+    assert names["brief"](debate, score(debate).tally, None)[-1].values == (0.75, 0.0, None) * 2
 
 
 def test_everything_it_imports_is_in_the_package():

@@ -14,7 +14,7 @@ from peergrad.debate.settings import flat, sentences
 _EXAMPLES = {
     "train": (
         ("peergrad train --preset demo", "a small model on sums, minutes on two cores"),
-        ("peergrad train --preset math --task questions.jsonl --model Qwen/Qwen2.5-1.5B-Instruct", "your questions"),
+        ("peergrad train --preset recommended --task questions.jsonl --model Qwen/Qwen2.5-1.5B-Instruct", "your questions"),
         ("peergrad train … --dry-run", "check the settings and say what it takes; nothing is loaded"),
     ),
     "check": (

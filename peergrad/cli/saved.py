@@ -63,7 +63,7 @@ def score_settings(args: Sequence[str]) -> ScoreConfig:
             raise UserError(
                 f"reward: the run in {run.path} has {rules.reward}; if you trust it, repeat --reward {rules.reward}"
             )
-        rules = replace(rules, reward=RewardRules.reward)
+        rules = replace(rules, reward=RewardRules().reward)
     return ScoreConfig(rules=rules, center=learn.center)
 
 

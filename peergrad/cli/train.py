@@ -11,9 +11,11 @@ from rich.console import Console
 from peergrad.cli.main import Flag, Inline, PresetFlags, program, run_until_done, train_settings
 from peergrad.config import TrainConfig
 from peergrad.debate.errors import EngineError
+from peergrad.debate.protocols import PROTOCOLS
 from peergrad.debate.quote import visible
 from peergrad.debate.settings import to_toml
 from peergrad.learn.train import Stopped
+from peergrad.reward.rewards import REWARDS
 from peergrad.runs.estimate import estimate
 from peergrad.runs.folder import Run
 from peergrad.runs.training import train_run
@@ -60,7 +62,7 @@ def train(config: TrainConfig, about: str = "") -> None:
                 raise
 
         run = run_until_done(work, view, lambda: run.checkpoints()[-1].name if run.checkpoints() else "the beginning")
-    _conclude(console, run, debated=config.debate.protocol != "direct")
+    _conclude(console, run, config)
     if run.learned_nothing:
         raise EngineError(
             "nothing was learned: no step made an update, and the weights are those it began with. Where debates have no "
@@ -68,7 +70,7 @@ def train(config: TrainConfig, about: str = "") -> None:
         )
 
 
-def _conclude(console: Console, run: Run, *, debated: bool) -> None:
+def _conclude(console: Console, run: Run, config: TrainConfig) -> None:
     metrics = run.metrics()
     before_and_after(console, metrics)
     too_many_lost(console, run)
@@ -78,6 +80,12 @@ def _conclude(console: Console, run: Run, *, debated: bool) -> None:
     # The weights of a service stay there.
     here = newest is not None and (newest[1] / "adapter_model.safetensors").exists()
     use = f"export {path} --to {path}-adapter" if here else f"eval --model {path}"
-    ask = f'debate "What is 17 + 25?" --model {path}' + ("" if debated else " --protocol parallel --max-tokens 64")
-    for line in (f"score {path}", use, ask):
+    # As it was trained to answer, else answers can't be compared.
+    style = next((debate.question.style.name for _, debate in run.debates(thin=True)), "")
+    ask = f'debate "What is 3 + 5?" --model {path}' + (f" --style {style}" if style in ("boxed", "number") else "")
+    # What is somebody's own is imported only where it is named.
+    reward, protocol = config.learn.reward.reward, config.debate.protocol
+    score = f"score {path}" + ("" if reward in REWARDS else f" --reward {reward}")
+    ask += "" if protocol in PROTOCOLS else f" --protocol {protocol}"
+    for line in (score, use, ask):
         print_line(console, f"  {program()} {line}")

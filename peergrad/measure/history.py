@@ -85,9 +85,9 @@ STREAMS = Chart(
     "Rewards",
     "Mean reward of each stream",
     "reward",
-    "What votes award (gen, or the score per agent) has a mean that is constant by construction: a vote for one agent is a "
-    "vote against another, however good or bad the debates become. It can't show progress. Read here what judging and form "
-    "earn, and by seat how it is spread.",
+    "What votes of peers award (gen, or score per agent) has a mean that is constant by construction: a vote for one agent "
+    "is a vote against another, however good or bad the debates become. It can't show progress. With votes majority it goes "
+    "up as answers become alike, right or wrong. Read here what judging and form earn, and by seat how it is spread.",
 )
 FAR = Chart("Learning", "How far the policy moves", "nats per token")
 KL = Chart(
@@ -124,6 +124,12 @@ SHOWN = (
         "for the policy over its base model, held out",
         QUALITY,
         row="Votes won against the base model, held out",
+    ),
+    Shown(
+        "votes/accuracy_beyond_own",
+        "right, by voters whose own answer is neither",
+        QUALITY,
+        row="Right votes of voters whose own answer is neither",
     ),
     Shown("votes/agreement", "alike, by different agents on the same pair", QUALITY),
     Shown("votes/ties", "ties", QUALITY),

@@ -40,8 +40,8 @@ class SeatsConfig:
     """SEAT=MODEL, for a seat that the model does not hold: 0=gpt-x@https://…, 1=./checkpoint. Seats count from 0."""
     judge: str | None = None
     """A model that does not debate: it sees the final solutions and votes, and its votes count."""
-    style: Literal["open", "boxed"] = "open"
-    """Of typed questions: boxed asks for the final answer in \\boxed{}, so that answers can be compared."""
+    style: Literal["open", "boxed", "number"] = "open"
+    """Of typed questions: boxed asks for the final answer in \\boxed{}, number as a number; then answers can be compared."""
     questions: Annotated[int, Range(0)] = 0
     """Only so many questions of the task, from the first; 0 is all."""
     out: Annotated[Path | None, RESUMABLE] = None

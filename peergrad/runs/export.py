@@ -44,6 +44,8 @@ _DEBATE = "copies of the\nmodel answered questions, criticised each other and vo
 
 _ALONE = "copies of the\nmodel answered questions alone"
 
+_CONTROLS = {"majority": "the most frequent answer", "shuffled": "votes dealt out at random", "none": "form alone"}
+
 _ALIAS = """
 `{model}` is peergrad's name for a built-in model: give the folder that `peergrad models --get {model}` names to
 `from_pretrained`.
@@ -56,10 +58,11 @@ def _how(config: TrainConfig) -> dict[str, str]:
     others = [
         *(["the truth"] if rules.needs_truth else []),
         *(["a judge's votes"] if config.learn.judge else []),
-        *([f"a control in place of votes ({rules.votes})"] if rules.votes != "peer" else []),
     ]
-    reward = "the votes were the only reward" if not others else f"the reward had {' and '.join(others)} in it"
-    said = f", and {reward}" if rules.reward in REWARDS and (debated or others) else ""
+    parts = [f"the reward had {' and '.join(others)} in it"] if others else []
+    parts += [f"{_CONTROLS[rules.votes]} stood in place of votes"] if rules.votes in _CONTROLS else []
+    reward = ", and ".join(parts) or "the votes were the only reward"
+    said = f", and {reward}" if rules.reward in REWARDS and (debated or parts) else ""
     warm = "; before that it learned from solutions or other replies (a warm start)" if config.warm.wanted else ""
     how = "by self-play debate" if debated else "by reinforcement learning"
     return {"how": how, "what": f": {_DEBATE if debated else _ALONE}{said}{warm}"}

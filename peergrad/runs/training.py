@@ -66,7 +66,9 @@ async def train_run(
             newest = newest if plan.lessons else (Progress(), run.folder(Progress()))
         if newest and newest[0] >= plan.end and not evaluation_due(plan, run, newest[0]):
             done = f"{newest[0].step} steps" if plan.end.step else f"{plan.end.warm} updates of the warm start"
-            watch.say(f"{run.path} is finished: {done}. Raise steps to train on, or give another folder")
+            # Another number of steps would have been another run from the start.
+            on = "--model with it trains on in another folder" if "steps" in plan.fixed else "Raise steps to train on"
+            watch.say(f"{run.path} is finished: {done}. {on}, or give another folder to begin anew")
             return run
         # Nothing is written before it is known that there is such a model.
         checkpoint = newest[1] if newest else None

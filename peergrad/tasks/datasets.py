@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import math
 import re
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peergrad.debate.errors import EngineError, UserError
-from peergrad.debate.fields import Field, nearest
+from peergrad.debate.fields import Field
 from peergrad.debate.question import BOXED, OPEN, Style, last_boxed
 from peergrad.debate.quote import only_text
 from peergrad.debate.settings import install_hint
@@ -156,7 +157,8 @@ def plain(question_field: str = "question", answer_field: str = "answer") -> Rea
 def _fields(row: Field, wanted: str = "") -> str:
     """What a row has, to choose from."""
     names = tuple(map(str, row.value))[:20]
-    return nearest(wanted, names) if wanted and names else f"it has {', '.join(map(repr, names)) or 'none'}"
+    close = difflib.get_close_matches(wanted, names, 1)
+    return f"did you mean {close[0]!r}?" if close else f"it has {', '.join(map(repr, names)) or 'none'}"
 
 
 def text(field: Field, what: str = "question") -> str:

@@ -17,6 +17,7 @@ from peergrad.debate.contract import FULL
 from peergrad.debate.judge import read_verdict
 from peergrad.debate.prompts import UNREADABLE
 from peergrad.debate.protocol import BaseProtocol
+from peergrad.debate.question import OPEN
 from peergrad.debate.quote import visible
 from peergrad.debate.types import Ask, Debate, Reply, Turn, Usage, Verdict
 from peergrad.engines.base import Spent
@@ -191,7 +192,9 @@ def outcome(end: Ending) -> str:
     if not (style := end.debate.question.style).find:
         return f"There is no winner. {why}, and answers in the style {style.name!r} can't be compared."
     if not any(final.answer for final in finals):
-        return f"There is no winner. {why}, and answers can only be compared in boxes (--style boxed)."
+        form = "answers can only be compared in boxes (--style boxed) or as numbers (--style number)"
+        asked = "no reply has an answer in the form that was asked for"
+        return f"There is no winner. {why}, and {form if style.name == OPEN.name else asked}."
     return f"There is no winner. {why}, and no answer was given more often than the others."
 
 

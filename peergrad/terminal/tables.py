@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from textwrap import shorten
 from typing import Any
 
 from rich.console import Console
@@ -19,6 +20,7 @@ from peergrad.reward.rewards import Scored
 from peergrad.terminal.console import Output, print_line, table
 
 _MOST_DEBATES = 20
+_LONGEST_QUESTION = 80
 _AGAINST = {"direct/majority": "majority", "direct/correct": "direct"}
 
 
@@ -154,7 +156,8 @@ def print_scores(batch: Sequence[Scored], advantages: Sequence[Sequence[Values]]
             ]
             for unit in range(len(debate.turns) if by_turn else debate.agents)
         ]
-        print_line(console, f"{debate.id}: {debate.agents} agents, {len(debate.turns)} turns", "bold")
+        asked = shorten(debate.question.text, _LONGEST_QUESTION, placeholder=" …")
+        print_line(console, f"{debate.id}: {debate.agents} agents, {len(debate.turns)} turns: {asked}", "bold")
         headings = [*names, *(heading for stream in scored.streams for heading in (stream.name, "adv"))]
         console.print(table(headings, rows, left=len(names)))
         if scored.tally.verdict:

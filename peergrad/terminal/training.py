@@ -114,8 +114,8 @@ class RunView(View):
         if self._lines:
             values = live_values(self._lines[-1])
             lines.append(table([heading for heading, _ in values], [[value for _, value in values]], left=len(values)))
-            curves = ((what, [number(line.get(name)) for line in self._lines]) for name, what in _LEARNED.items())
-            lines.append(Text("   ".join(f"{what} {sparkline(values)}" for what, values in curves)))
+            curves = ((what, sparkline([number(line.get(name)) for line in self._lines])) for name, what in _LEARNED.items())
+            lines.append(Text("   ".join(f"{what} {curve}" for what, curve in curves if curve)))  # direct: no vote is due
         if self._last:
             lines += [Text("last debate:", style="dim"), *self._last]
         if self._updates.skipped:

@@ -31,6 +31,8 @@ _MOST_CURVES, _CURVE_POINTS = 6, 60
 _GROWING_S = 10.0
 _MOST_FACTS, _LONGEST_FACT, _MOST_NAMES = 200, 400, 2_000
 _MOST_SPANS = 1_000
+_IN_ROUNDS = ("parallel", "sequential")
+"""Protocols of which ``max_rounds`` says how long a debate is; others have rounds of their own."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Overview:
             "task": _word((facts or {}).get("task")),
             "protocol": debate.protocol if debate else first.get("protocol"),
             "agents": debate.agents if debate else first.get("agents"),
-            "rounds": debate.max_rounds if debate else first.get("rounds"),
+            "rounds": debate.max_rounds if debate and debate.protocol in _IN_ROUNDS else first.get("rounds"),
             "reward": config.learn.reward.reward if isinstance(config, TrainConfig) else None,
             "step": self.history.steps
             if self.source.kind == "run"

@@ -68,7 +68,7 @@ def test_options_reach_the_rules():
 def test_a_table_for_people():
     result = peergrad("score", WORKED, env=os.environ | {"COLUMNS": "100"})
     assert result.returncode == 0
-    assert "parallel-3x2: 3 agents, 6 turns" in result.stdout
+    assert "parallel-3x2: 3 agents, 6 turns: What is 17 + 25?" in result.stdout
     assert "unreadable: unclosed <solution>" in " ".join(result.stdout.split())
     assert "debates 2, of them without signal 0; valid votes 4" in result.stdout
 

@@ -511,10 +511,10 @@ def test_the_hub(cache, tiny, tmp_path):
     home = os.environ | {"HF_HOME": str(tmp_path / "hub")}
     offline = run(RESOLVE, "owner/name", env=home | {"HF_HUB_OFFLINE": "1"}).stdout
     assert offline.startswith(
-        "EngineError: owner/name: can't be downloaded from the hub (it is not in the hub's cache, and HF_"
+        "EngineError: owner/name: is no folder here, and can't be downloaded from the hub (it is not in the hub's cache, and"
     )
     unreachable = run(RESOLVE, "owner/name", env=home | {"HF_ENDPOINT": "http://127.0.0.1:9"}).stdout
-    assert unreachable.startswith("EngineError: owner/name: can't be downloaded from the hub (")
+    assert unreachable.startswith("EngineError: owner/name: is no folder here, and can't be downloaded from the hub (")
     server = ThreadingHTTPServer(("127.0.0.1", 0), NoSuchModel)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     unknown = run(RESOLVE, "owner/name", env=home | {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}).stdout

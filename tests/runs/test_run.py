@@ -115,6 +115,25 @@ def test_a_finished_run_is_left_alone_and_can_be_made_longer(whole, tmp_path):
     assert adapter(longer) == adapter(whole)
 
 
+def test_a_finished_run_says_what_can_be_done_with_it(tmp_path, capsys):
+    small = {"steps": 1, "warm_steps": 0, "eval_questions": 0, "eval_debates": 0, "max_tokens": 8}
+    for schedule, said in (
+        ("constant", "Raise steps to train on"),
+        ("linear", "--model with it trains on in another folder"),
+    ):
+        for _ in range(2):
+            run(tmp_path / schedule, None, lr_schedule=schedule, **small)
+        assert said in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(UserError, match=r"steps: the run in .* has 1, not 2"):
+        run(tmp_path / "linear", lr_schedule="linear", **small | {"steps": 2})
+
+
+def test_a_model_card_says_what_stood_in_place_of_votes(tmp_path):
+    made = run(tmp_path / "run", protocol="direct", votes="majority", steps=1, warm_steps=0, max_tokens=8)
+    card = " ".join((export(made, tmp_path / "adapter") / "README.md").read_text().split())
+    assert "answered questions alone, and the most frequent answer stood in place of votes." in card
+
+
 def test_checkpoints_kept_for_good(tmp_path):
     made = run(tmp_path / "run", steps=6, save_every=2, warm_steps=0, eval_questions=0, eval_debates=0, max_tokens=8)
     assert made.checkpoints() == [Progress(step) for step in (0, 2, 4, 5, 6)]

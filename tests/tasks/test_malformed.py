@@ -49,7 +49,7 @@ MALFORMED = [
         "FILE",
         "a.jsonl",
         lines({"q": "a", "a": "b"}),
-        "{}, line 1: has no field 'question' (question_field); it may be 'q', 'a'",
+        "{}, line 1: has no field 'question' (question_field); it has 'q', 'a'",
     ),
     ("FILE", "a.jsonl", lines({"question": 3}), "{}, line 1, question: 3 is not text; write it in quotes"),
     ("FILE", "a.jsonl", lines({"question": None}), "{}, line 1, question: null is not text; write it in quotes"),
@@ -108,7 +108,7 @@ MALFORMED = [
         b"question\n" + b"x" * 200_000,
         "{}, row 1: is not CSV (field larger than field limit (131072)); " + CLOSE,
     ),
-    ("FILE", "a.csv", b"a;b\n1;2\n", "{}, row 1: has no field 'question' (question_field); it may be 'a;b'"),
+    ("FILE", "a.csv", b"a;b\n1;2\n", "{}, row 1: has no field 'question' (question_field); it has 'a;b'"),
     ("FILE", "a.jsonl.gz", GOOD, "task: {} can't be unpacked (Not a gzipped file (b'{\"')); pack it again with gzip"),
     (
         "FILE",

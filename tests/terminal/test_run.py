@@ -66,6 +66,13 @@ def test_a_terminal_shows_the_running_step():
     assert "Agent 0: " in last
 
 
+def test_where_no_vote_is_due_there_is_no_curve_of_votes():
+    alone = {name: value for name, value in LINE.items() if not name.startswith("votes/")}
+    text = shown(True, lambda screen: screen.line("train", Progress(2), alone))
+    assert "readable ▅" in text
+    assert "due turns with a vote" not in text
+
+
 def test_time_left_is_always_on_the_screen():
     assert "time left: known after the first step" in shown(True, lambda screen: screen.begin("sampling", 4, Progress(1)))
     assert "loading the model for 0 s" in shown(True, lambda _: None)

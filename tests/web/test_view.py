@@ -349,6 +349,16 @@ def test_a_run_that_is_under_way_is_seen_to_be(own, tmp_path):
         assert server.get("sources")["sources"][0]["status"] == "running"
 
 
+def test_a_run_has_as_many_rounds_as_its_protocol(own, tmp_path):
+    path = own / "runs" / "parrot" / "config.toml"
+    text = path.read_text().replace("max_rounds = 2", "max_rounds = 9")
+    for protocol, rounds in (("parallel", 9), ("direct", 2)):  # where max_rounds says nothing: those of its debates
+        path.write_text(text.replace('protocol = "parallel"', f'protocol = "{protocol}"'))
+        with serving([path.parent], tmp_path / protocol) as server:
+            (source,) = server.get("sources")["sources"]
+            assert (source["protocol"], source["rounds"]) == (protocol, rounds)
+
+
 def test_alarms_name_the_debates_that_set_them_off(own, tmp_path):
     run = Run(own / "runs" / "parrot")
     run.forget_after(Progress(), lambda _: None)

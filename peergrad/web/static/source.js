@@ -29,7 +29,7 @@
         ${source.model && html`<span><${Name} text=${source.model} /></span>`}
         ${source.task && html`<span>on <${Name} text=${source.task} /></span>`}
         ${source.protocol && html`<span><${Name} text=${source.protocol} />
-          ${source.agents && `, ${source.agents} agents`}${source.rounds && ` × ${source.rounds} rounds`}</span>`}
+          ${source.agents && `, ${source.agents} agents`}${source.rounds && ` × ${source.rounds} round${source.rounds > 1 ? "s" : ""}`}</span>`}
         ${source.reward && html`<span>reward <${Name} text=${source.reward} /></span>`}
         ${source.step !== null && html`<${Progress} step=${source.step} steps=${source.steps} />`}
         <span class="soft">changed <${When} time=${source.changed} /></span></p>

@@ -235,7 +235,9 @@ def _hub(name: str, say: Say) -> Path:
         if isinstance(error, OSError) and error.errno in FULL:
             raise EngineError(f"{name}: no room left for the download; make room, or set HF_HOME to another disk") from None
         why = "it is not in the hub's cache, and HF_HUB_OFFLINE is set" if HF_HUB_OFFLINE else first_line(error)
-        raise EngineError(f"{name}: can't be downloaded from the hub ({why}){_nearby(Path(name))}") from None
+        raise EngineError(
+            f"{name}: is no folder here, and can't be downloaded from the hub ({why}){_nearby(Path(name))}"
+        ) from None
     return _check_folder(Path(folder), name)
 
 
