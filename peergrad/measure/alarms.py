@@ -96,8 +96,8 @@ def random_noise(history: History, step: Step) -> Alarm | None:
             return Alarm(
                 "random noise",
                 f"only {share:.0%} of {total:.0f} {what}, which a coin does as well",
-                "What is rewarded by chance unlearns what the model could: take soft votes (--protocol ballot), easier questions, or "
-                "warm-start the judge.",
+                "What is rewarded by chance unlearns what the model could: take soft votes (--protocol ballot), easier "
+                "questions, or warm-start the judge.",
                 _first_debates(step, lambda scored: bool(scored.tally.votes)),
             )
     return None
