@@ -178,7 +178,7 @@ class EvalConfig:
 # This model's votes soon say nothing of what is right, its most frequent answer still does (docs/log.md): no ballots.
 _DEMO = {"protocol": "direct", "agents": 8, "temperature": 0.7, "max_tokens": 16, "task": "sums:level1", "votes": "majority"}
 _DEMO |= {"batch": 12, "steps": 6, "lr": 2e-4, "lr_schedule": "linear", "center": "group", "lambda_form": 0.25, "rank": 16}
-_DEMO |= {"train_tokens": 1024, "kv_gb": 1.0, "eval_questions": 64, "eval_samples": 4, "eval_every": 2}
+_DEMO |= {"train_tokens": 512, "kv_gb": 1.0, "eval_questions": 64, "eval_samples": 4, "eval_every": 2}
 
 _DEMO_PARALLEL = {"max_rounds": 2, "max_tokens": 64, "wording": "brief", "batch": 4, "steps": 10, "lr": 1e-3}
 _DEMO_PARALLEL |= {"center": "batch", "lambda_gen": 0.2, "lambda_judge": 0.2, "warm_steps": 1, "warm_lr": 2e-3, "rank": 16}

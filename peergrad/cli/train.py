@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import shlex
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Annotated
 
 from rich.console import Console
@@ -16,7 +19,7 @@ from peergrad.debate.quote import visible
 from peergrad.debate.settings import to_toml
 from peergrad.learn.train import Stopped
 from peergrad.reward.rewards import REWARDS
-from peergrad.runs.estimate import estimate
+from peergrad.runs.estimate import estimate, on_cpu
 from peergrad.runs.folder import Run
 from peergrad.runs.training import train_run
 from peergrad.terminal.console import Output, print_line
@@ -24,6 +27,8 @@ from peergrad.terminal.training import RunView, before_and_after, too_many_lost
 from peergrad.web.report import write_report
 
 base_settings = train_settings
+
+_ARENA_MAX = -8  # malloc.h: M_ARENA_MAX
 
 
 def command(
@@ -48,6 +53,8 @@ def command(
 
 def train(config: TrainConfig, about: str = "") -> None:
     """Train, showing the progress; then print what changed and what can be done next."""
+    if on_cpu(config.engine):
+        _one_arena()
     console, run = Output(), Run(config.keep.folder)
     protocol = config.debate.build()
     with RunView(console, config.learn.steps, protocol.agents * (protocol.rounds or 0)) as view:
@@ -68,6 +75,16 @@ def train(config: TrainConfig, about: str = "") -> None:
             "nothing was learned: no step made an update, and the weights are those it began with. Where debates have no "
             "signal (debates/without_signal), `peergrad check` with the same settings says why"
         )
+
+
+def _one_arena() -> None:
+    """Let all threads allocate from one arena: glibc gives each its own, where what sampling has freed is lost for training.
+
+    Only threads that begin later do.
+    """
+    if sys.platform == "linux":
+        with suppress(AttributeError):  # other C libraries have one anyway
+            ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
 
 
 def _conclude(console: Console, run: Run, config: TrainConfig) -> None:

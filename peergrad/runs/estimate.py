@@ -12,11 +12,16 @@ from typing import Any
 
 from peergrad.config import TrainConfig
 from peergrad.debate.errors import UserError
+from peergrad.engines.base import EngineConfig
 from peergrad.engines.registry import LOCAL, engine_of
 from peergrad.runs.models import ModelRef, policy_of
 from peergrad.runs.plan import Plan, check_start, plan_run
 
 _GIB = 2**30
+# On a CPU weights up to _PACKED bytes in float32 are packed twice, for products there and back, and while sampling a third
+# time with the adapter added, in whose place training has what it needs. Freed memory that can't be used again and the
+# program itself are as measured in the demo (docs/benchmarks.md).
+_PACKED, _FREED, _PROGRAM = 2 * _GIB, 1.15, int(0.3 * _GIB)
 _ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -75,6 +80,9 @@ def _about_model(config: TrainConfig, lengths: Lengths) -> list[str]:
         return [f"Not checked: whether {ref.base} is there, its context and memory, which are not this machine's."]
     shape = _model_config(ref)
     if shape is None:
+        if Path(ref.base).is_file():
+            why = "has not been converted yet, which the first run does"
+            return [f"Not checked: {ref.base} {why}, so its context and memory are not known here."]
         return [f"Not checked: {ref.base} is not on this machine yet, so its context and memory are not known here."]
     sentences, context, most = [], _number(shape, "max_position_embeddings"), config.debate.max_tokens
     if context and lengths.first + most > context:
@@ -106,20 +114,30 @@ def _model_config(ref: ModelRef) -> dict[str, Any] | None:
     return shape | (text if isinstance(text, dict) else {}) | {"weights": size // _ITEMSIZE.get(stored, 4)}
 
 
+def on_cpu(engine: EngineConfig) -> bool:
+    """Whether the local engine would compute on a CPU."""
+    return engine.device == "cpu" or (engine.device is None and not Path("/dev/nvidia0").exists())
+
+
 def _memory(config: TrainConfig, shape: Mapping[str, Any]) -> list[str]:
     """The memory that a run takes on a CPU; a GPU's is divided up once the model is on it."""
-    device, engine = config.engine.device, config.engine
-    if (device is None and Path("/dev/nvidia0").exists()) or (device or "cpu") != "cpu":
+    engine = config.engine
+    if not on_cpu(engine):
         size = shape["weights"] * _ITEMSIZE.get(engine.dtype or "bfloat16", 2) / _GIB
         return [f"Memory: {size:,.1f} GiB of the GPU for weights; the rest is divided up when the model is loaded."]
-    weights = shape["weights"] * _ITEMSIZE.get(engine.dtype or "float32", 4)
+    weights = merged = shape["weights"] * _ITEMSIZE.get(engine.dtype or "float32", 4)
+    if engine.dtype in (None, "float32") and weights <= _PACKED:
+        weights *= 2
+    else:
+        merged = 0
     hidden, layers, inner = (_number(shape, name) for name in ("hidden_size", "num_hidden_layers", "intermediate_size"))
     tokens = config.update.train_tokens or 4096
-    # What a layer keeps of a token for the backward pass: inputs and outputs of its products, in float32.
-    training = 4 * tokens * layers * (10 * hidden + 3 * inner) + 8 * min(tokens, 2048) * _number(shape, "vocab_size")
+    # What a layer keeps of a token for the backward pass: inputs and outputs of its products. Logits: three tensors.
+    training = 4 * tokens * layers * (10 * hidden + 3 * inner) + 12 * min(tokens, 256) * _number(shape, "vocab_size")
     kept = int((engine.kv_gb or 4.0) * _GIB)
-    total = weights + kept + training
+    total = int(_FREED * (weights + kept + max(training, merged))) + _PROGRAM
     parts = f"weights {weights / _GIB:,.1f}, keys and values up to {kept / _GIB:,.1f}, training about {training / _GIB:,.1f}"
+    parts += f", all else {(total - weights - kept - training) / _GIB:,.1f}"
     sentence = f"Memory: up to about {total / _GIB:,.1f} GiB ({parts})."
     with contextlib.suppress(ValueError, OSError):  # not every system says
         there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,5 +1,7 @@
 """``peergrad train --dry-run``: what it refuses, what it says, and what it says it did not check."""
 
+import json
+import re
 import sys
 
 import pytest
@@ -51,7 +53,7 @@ def test_what_can_not_work_is_refused(args, says, dry_run):
         ([*DEBATES, "--agents", "1"], "# agents: nobody is shown two others, so nobody can vote"),
         ([*DEBATES, "--max-rounds", "1"], "so nobody can vote, and form alone is rewarded; give max_rounds 2 or more"),
         (["--max-tokens", "1000"], "# max_tokens: prompts outgrow the context of 2,048 tokens where replies have more than"),
-        (["--kv-gb", "2"], "(weights 0.0, keys and values up to 2.0, training about 0.0)"),
+        (["--kv-gb", "2"], "(weights 0.0, keys and values up to 2.0, training about 0.0,"),
         (["--kv-gb", "1e6"], "--kv-gb and --train-tokens make it less"),
     ],
 )
@@ -69,6 +71,39 @@ def test_what_is_not_checked_is_said(dry_run, monkeypatch, tmp_path):
         code, out, _ = dry_run("--model", model)
         assert code == 0
         assert f"# Not checked: {model} is not on this machine yet" in out
+
+
+def test_a_file_that_is_there_but_not_converted(dry_run, monkeypatch, tmp_path):
+    monkeypatch.setenv("PEERGRAD_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "tiny.gguf").write_bytes(b"GGUF" + bytes(100))
+    code, out, _ = dry_run("--model", "tiny.gguf")
+    assert code == 0
+    assert "# Not checked: tiny.gguf has not been converted yet, which the first run does, so its context" in out
+    (tmp_path / "none.gguf").write_bytes(bytes(100))
+    code, _, err = dry_run("--model", "none.gguf")
+    assert code == 2
+    assert "'none.gguf' is not a GGUF file" in err
+
+
+def test_memory_by_hand(dry_run, tmp_path):
+    """4 layers of 100 to 1,000, 1,000 words, and weights of three sizes."""
+    shape = {"hidden_size": 100, "num_hidden_layers": 4, "intermediate_size": 1000, "vocab_size": 1000}
+    (tmp_path / "config.json").write_text(json.dumps(shape | {"max_position_embeddings": 8192, "dtype": "float32"}))
+
+    def memory(gib, tokens):
+        with (tmp_path / "model.safetensors").open("wb") as file:
+            file.truncate(int(gib * 2**30))  # nothing reads it
+        _, out, _ = dry_run("--model", str(tmp_path), "--device", "cpu", "--kv-gb", "1", "--train-tokens", str(tokens))
+        line = next(line for line in out.splitlines() if line.startswith("# Memory"))
+        return [float(number) for number in re.findall(r"\d+\.\d", line)][:5]
+
+    # A token: 4 bytes in 4 layers of 10 · 100 + 3 · 1,000, so 64,000; 65,536 of them 3.906 GiB. 256 · 1,000 logits of 12
+    # bytes: 0.003. Weights of 0.5 are packed twice: 1.15 (1 + 1 + 3.909) + 0.3 = 7.095, of which 1.186 is not listed.
+    assert memory(0.5, 65536) == [7.1, 1.0, 1.0, 3.9, 1.2]
+    # More than 2 are not packed: 1.15 (2.5 + 1 + 3.909) + 0.3 = 8.820.
+    assert memory(2.5, 65536) == [8.8, 2.5, 1.0, 3.9, 1.4]
+    # Training on fewer tokens, 0.064, is less than the copy to sample with, 1: 1.15 (2 + 1 + 1) + 0.3 = 4.9.
+    assert memory(1, 1024) == [4.9, 2.0, 1.0, 0.1, 1.8]
 
 
 def test_every_setting_says_where_it_is_from(dry_run, tmp_path):

@@ -47,12 +47,17 @@ def digest(path: Path, say: Say) -> str:
     return sha256
 
 
+def folder_of(sha256: str) -> Path:
+    """Where the GGUF with this hash is, once it is converted."""
+    return cache() / f"{sha256[:16]}-v{CONVERTER}"
+
+
 def converted(sha256: str, name: str, source: Callable[[Path], Path], say: Say) -> Path:
     """The converted folder of the GGUF with this hash. ``source`` returns the file, if it has to be converted.
 
     The folder is written elsewhere and renamed when all of it is on the disk, so it is never there in part.
     """
-    folder = cache() / f"{sha256[:16]}-v{CONVERTER}"
+    folder = folder_of(sha256)
     if problem(folder) is None:
         return folder
     if missing := [module for module in ("torch", "gguf", "transformers") if find_spec(module) is None]:

@@ -22,7 +22,17 @@ from typing import Any
 from peergrad.debate.errors import EngineError, UserError
 from peergrad.debate.settings import install_hint
 from peergrad.engines.base import first_line
-from peergrad.engines.local.fetch.converted import FULL, Say, cache, converted, digest, manifest_of, problem, sha256_of
+from peergrad.engines.local.fetch.converted import (
+    FULL,
+    Say,
+    cache,
+    converted,
+    digest,
+    folder_of,
+    manifest_of,
+    problem,
+    sha256_of,
+)
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 # No subfolders (other formats of the same weights), and not Mistral's second copy.
@@ -105,7 +115,8 @@ def local_folder(name: str) -> Path | None:
     if name and path.is_dir():
         return _check_folder(path.absolute(), name)
     if path.is_file():
-        return None
+        folder = folder_of(_gguf_digest(path.absolute(), name, lambda _: None))
+        return folder if problem(folder) is None else None
     if not _HUB_ID.fullmatch(name) or path.suffix == ".gguf":
         raise UserError(f"model: {name!r} {_suggestion(name, path)}")
     try:
@@ -245,6 +256,11 @@ def _hub(name: str, say: Say) -> Path:
 
 
 def _gguf(path: Path, name: str, say: Say) -> Path:
+    return converted(_gguf_digest(path, name, say), path.name, lambda _: path, say)
+
+
+def _gguf_digest(path: Path, name: str, say: Say) -> str:
+    """The sha256 of a GGUF file; what is none is refused."""
     try:
         with path.open("rb") as file:
             magic = file.read(4)
@@ -252,7 +268,7 @@ def _gguf(path: Path, name: str, say: Say) -> Path:
         raise UserError(f"model: {name!r} can't be read ({error.strerror})") from None
     if path.suffix != ".gguf" or magic != b"GGUF":
         raise UserError(f"model: {name!r} is not a GGUF file; give a .gguf file, a folder with config.json, or a hub id")
-    return converted(digest(path, say), path.name, lambda _: path, say)
+    return digest(path, say)
 
 
 def _download_path(sha256: str) -> Path:

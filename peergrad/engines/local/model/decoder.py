@@ -136,7 +136,7 @@ class Decoder:
         core = model.model
         self.embedding: Tensor = core.embed_tokens.weight.data
         self.unembedding: Tensor = model.lm_head.weight.data
-        self.last_norm: Tensor = core.norm.weight.data
+        self.last_norm: Tensor = core.norm.weight.data.clone()
         self.device, self.dtype = self.embedding.device, self.embedding.dtype
         self._ops = ops.for_device(self.device)
         self._growing = threading.Lock()  # sampling and training run at the same time
@@ -151,8 +151,12 @@ class Decoder:
         self._head: Packed | None = None
         if can_pack([*weights, self.unembedding]):
             self._head = Packed(self.unembedding)
+            # Copies: all weights may be parts of one mapped file, which is in memory as long as any of them is in use.
+            tied = self.unembedding.data_ptr() == self.embedding.data_ptr()
+            self.embedding = self.embedding.clone()
+            self.unembedding = self.embedding if tied else self.unembedding.clone()
             for layer in self.layers:
-                layer.packed.update({name: Packed(weight) for name, weight in layer.weights.items()})
+                layer.packed.update({name: Packed(layer.weights.pop(name)) for name in tuple(layer.weights)})
         self.other_modules: frozenset[str] = frozenset()
 
     @staticmethod
@@ -236,12 +240,12 @@ def _fuse(layer: Any, index: int) -> tuple[Layer, Groups]:
         matrices[fused] = tuple(Matrix(f"model.layers.{index}.{name}", *part.shape) for name, part in named)
     biases = [layer.get_submodule(name).bias for name in FUSED["qkv"]]
     norms = [getattr(getattr(layer.self_attn, name, None), "weight", None) for name in ("q_norm", "k_norm")]
-    query_norm, key_norm = (None if norm is None else norm.data for norm in norms)
+    query_norm, key_norm = (None if norm is None else norm.data.clone() for norm in norms)
     result = Layer(
         weights=weights,
         bias=None if biases[0] is None else torch.cat([bias.data for bias in biases]),
-        before_attention=layer.input_layernorm.weight.data,
-        before_mlp=layer.post_attention_layernorm.weight.data,
+        before_attention=layer.input_layernorm.weight.data.clone(),
+        before_mlp=layer.post_attention_layernorm.weight.data.clone(),
         query_norm=query_norm,
         key_norm=key_norm,
     )

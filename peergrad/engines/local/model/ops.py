@@ -21,6 +21,8 @@ from torch.nn import functional as F
 
 # Logits are computed for this many tokens at a time: they are the largest tensor there is.
 LOGITS_CHUNK = 2048
+# On a CPU fewer are as quick.
+CPU_LOGITS_CHUNK = 256
 
 # The layout of packed weights is optimized for about this many rows, and good for one row and for a thousand.
 _PACKED_ROWS = 64
@@ -129,10 +131,12 @@ def can_pack(weights: list[Tensor]) -> bool:
 
 
 class Packed:
-    """A frozen matrix in oneDNN's layout. Its product is differentiable with respect to the other factor."""
+    """A frozen matrix in oneDNN's layout, from which it can be had back exactly: nobody need keep it otherwise.
 
-    def __init__(self, weight: Tensor, *, trainable: bool = True) -> None:
-        self._weight = weight if trainable else None
+    Its product is differentiable with respect to the other factor.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
         self._packed = _pack(weight)
         self._transposed: Tensor | None = None
 
@@ -145,14 +149,12 @@ class Packed:
 
     def backward(self, grad: Tensor) -> Tensor:
         if self._transposed is None:  # only training needs it
-            assert self._weight is not None
-            self._transposed = _pack(self._weight.T.contiguous())
+            self._transposed = _pack(self._packed.to_dense().T.contiguous())
         return torch.ops.mkldnn._linear_pointwise(grad, self._transposed, None, "none", [], "")
 
     def with_added(self, down: Tensor, up: Tensor) -> Packed:
         """The matrix with an adapter's product added, for sampling: one multiplication instead of three."""
-        assert self._weight is not None
-        return Packed(torch.addmm(self._weight, up, down), trainable=False)
+        return Packed(self._packed.to_dense().addmm_(up, down))
 
 
 class _PackedProduct(torch.autograd.Function):

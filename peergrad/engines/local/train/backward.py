@@ -171,8 +171,9 @@ class _Batch:
         logprobs = torch.empty_like(old)
         value = torch.zeros((), device=device)
         scoring = ops.for_device(device)
-        for start in range(0, len(where), ops.LOGITS_CHUNK):
-            chunk = slice(start, start + ops.LOGITS_CHUNK)
+        size = ops.LOGITS_CHUNK if device.type == "cuda" else ops.CPU_LOGITS_CHUNK
+        for start in range(0, len(where), size):
+            chunk = slice(start, start + size)
             with torch.no_grad():
                 scores = decoder.logits(hidden[chunk])
                 logprobs[chunk], lse = scoring.logprobs(scores, targets[chunk], temperatures[chunk])
