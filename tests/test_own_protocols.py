@@ -229,16 +229,24 @@ def test_an_old_transcript_of_a_kind_of_a_built_in_one_is_read_strictly(tmp_path
     monkeypatch.setattr(protocols, "_own", {})
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     (tmp_path / "old_kinds.py").write_text(
-        "from dataclasses import dataclass\nfrom peergrad import Parallel\n@dataclass(frozen=True, kw_only=True)\n"
-        "class Louder(Parallel):\n    extra: int = 1\n"
+        "from dataclasses import dataclass\nfrom peergrad import Parallel\nfrom peergrad.debate.ballot import Ballot\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass Louder(Parallel):\n    extra: int = 1\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass Panel(Ballot):\n    ballot_form: str = 'verdicts'\n"
     )
-    louder = own_protocol("old_kinds:Louder")
-    line = json.loads(dump(asyncio.run(play(louder(max_rounds=1), Question("q", "?"), Scripted(lambda _: "42")))))
-    assert not load(json.dumps(line)).turns[0].parsed.error
-    del line["settings"]["reading"], line["settings"]["order_shown"]
-    old = load(json.dumps(line))
-    assert (old.protocol.reading, old.protocol.order_shown) == ("strict", "seat")
-    assert old.turns[0].parsed.error
+    louder, panel = own_protocol("old_kinds:Louder"), own_protocol("old_kinds:Panel")
+    graded = "A: 4 (good)\nB: 2 (bad)"
+    for protocol, words, added in (
+        (louder(max_rounds=1), "42", ("reading", "order_shown")),
+        (panel(agents=3), graded, ("reading",)),
+    ):
+        played = play(protocol, Question("q", "?"), Scripted(lambda _, words=words: words))
+        line = json.loads(dump(asyncio.run(played)))
+        assert not load(json.dumps(line)).turns[-1].parsed.error
+        for name in added:
+            del line["settings"][name]
+        old = load(json.dumps(line))
+        assert [getattr(old.protocol, name) for name in added] == ["strict", "seat"][: len(added)]
+        assert old.turns[-1].parsed.error
 
 
 @pytest.mark.parametrize("verdict", [float("nan"), 1.5, -3, "<", None])

@@ -54,6 +54,8 @@ _EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 def main() -> None:
     """Run the command line. A person's mistake is one sentence on stderr, never a traceback."""
+    # Threads that spin while they wait take the core that the thread they wait for needs, wherever something else runs.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     code = 0
     try:
         _run(sys.argv[1:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import ClassVar, Literal
@@ -31,6 +31,7 @@ from peergrad.debate.types import (
 
 BallotForm = Literal["soft-verdict", "soft-choice", "soft", "verdicts", "ranking", "pairs"]
 BALLOT = Contract(("evaluation", "comparison"))
+NO_BALLOT = Parsed(error=ParseError("missing", "comparison"))
 
 # Lines of a ballot. Every repeat is possessive, and what follows it begins with another character: no input backtracks.
 # Case is ignored among ASCII letters alone: there are others that are an I or a K in another case.
@@ -38,8 +39,10 @@ BALLOT = Contract(("evaluation", "comparison"))
 _HEAD = r"^[^\w\n|]*+(?:[aA]nswer )?([A-Z])\b"
 _WORD = r"((?ai:right|wrong|correct|incorrect)\b|[1-5](?=[^\w\n]*+$))"  # a number may begin a critique, too
 _VERDICT = re.compile(rf"{_HEAD}[^\w\n:=–-]*+[:=–-][^\w\n]*+{_WORD}", re.M)
-# A grade with words behind it, or alone on the line after its letter. A number that goes on is none: "3 errors", "4.5".
-_BEHIND = r"[^\w\n]*+(?:(?ai:grade)\b[^\w\n]*+)?+([1-5])(?:/5)?+(?!\w|[/%]|[^\w\n]?[ \t]*+\d|[ \t]*+\w)"
+# A grade with a reason behind it, or alone on the line after its letter. A number that goes on in any other way ("3 errors",
+# "4.5", "2 - 3") may be a value, and so may one of which is said that it is right.
+_REASON = r"[*_]*+[ \t]*+(?:[.:–—-][ \t]++|\()[*_]*+[^\W\d_](?![^\n]*\b(?ai:right|wrong|correct|incorrect)\b)"
+_BEHIND = rf"[^\w\n]*+(?:(?ai:grade)\b[^\w\n]*+)?+([1-5])(?:/5)?+(?={_REASON}|[^\w\n]*+$)"
 _BELOW = r"[^\w\n]*+\n[^\w\n|]*+([1-5])(?=[^\w\n]*+$)"
 _GRADE = re.compile(rf"{_HEAD}[^\w\n:：=–-]*+[:：=–-](?:{_BEHIND}|{_BELOW})", re.M)
 _RANKING = re.compile(r"^[^\w\n|]*+(?ai:ranking)[^\w\n:]*+:((?:[^\w\n]|\b(?:[aA]nswer|[A-Z])\b)*+)", re.M)
@@ -251,18 +254,14 @@ class Ballot(BaseProtocol):
         if ask.contract is None:
             return Parsed()
         letters = len(ask.candidates)
-        start, verdicts, tolerated = (
-            (0, self._read_soft(text, letters), False) if self.soft else self._read_words(text, letters)
-        )
-        if not verdicts:
-            return Parsed(error=ParseError("missing", "comparison"))
-        votes: tuple[tuple[int, Verdict, int], ...] = tuple(
-            (a, verdict, b) for x, verdict, y in verdicts for a in ask.candidates[x] for b in ask.candidates[y] if a != b
-        )
         if self.soft:
-            return Parsed(votes=votes)
+            soft = self._read_soft(text, letters)
+            return Parsed(votes=_by_agent(ask, soft)) if soft else NO_BALLOT
+        start, verdicts, tolerated = self._read_words(text, letters)
+        if not verdicts:
+            return NO_BALLOT
         sections = (Section("evaluation", 0, start, (0, start)), Section("comparison", start, len(text), (start, len(text))))
-        return Parsed(sections, votes, tolerated=tolerated)
+        return Parsed(sections, _by_agent(ask, verdicts), tolerated=tolerated)
 
     def _read_soft(self, text: str, letters: int) -> list[tuple[int, Verdict, int]] | None:
         rows = [[float(share) for share in _SHARE.findall(line)] for line in text.split("\n", 4 * letters**2)]
@@ -288,13 +287,17 @@ class Ballot(BaseProtocol):
             ]
             return lines[0][0].start() if lines else 0, list(dict.fromkeys(verdicts))[:MAX_VOTES], False
         start, points = (_read_verdicts if self.ballot_form == "verdicts" else _read_ranking)(text, letters)
-        tolerated = False
-        if self.ballot_form == "verdicts" and self.reading == "tolerant" and len(points) < letters:
-            graded = _read_grades(text, letters)
-            if tolerated := len(graded[1]) > len(points):
-                start, points = graded
+        tolerated = self.ballot_form == "verdicts" and self.reading == "tolerant" and len(points) < 2
+        if tolerated:
+            start, points = _read_grades(text, letters)
         both = [(x, y, points[x] - points[y]) for x, y in combinations(sorted(points), 2)]
         return start, [(x, ">", y) if lead > 0 else (y, ">", x) if lead else (x, "=", y) for x, y, lead in both], tolerated
+
+
+def _by_agent(ask: Ask, verdicts: Sequence[tuple[int, Verdict, int]]) -> tuple[tuple[int, Verdict, int], ...]:
+    """Votes on letters as votes on the agents that stand under them."""
+    letters = ask.candidates
+    return tuple((a, verdict, b) for x, verdict, y in verdicts for a in letters[x] for b in letters[y] if a != b)
 
 
 def _lead(a: float, b: float) -> float:

@@ -20,7 +20,7 @@ from peergrad.debate.fields import Field, nearest, open_plain
 from peergrad.debate.personas import Persona
 from peergrad.debate.prompts import Texts
 from peergrad.debate.protocol import MAX_AGENTS, BaseProtocol, Recorded, imported_protocol
-from peergrad.debate.protocols import PROTOCOLS, Parallel, Sequential
+from peergrad.debate.protocols import PROTOCOLS, Parallel
 from peergrad.debate.question import OPEN, STYLES, Question, Style, frozen, own_styles
 from peergrad.debate.saved_turn import load_turn
 from peergrad.debate.settings import hints, is_import_path
@@ -234,8 +234,7 @@ def _load_protocol(at: Field, agents: int, max_rounds: int) -> BaseProtocol:
     kind = imported_protocol(name)
     if kind is None:
         return Recorded(agents=agents, protocol=name, settings=raw)
-    before = _before(max_rounds) if issubclass(kind, Parallel | Sequential) else {}
-    values = before | {one: _frozen(value) for one, value in raw.items()}
+    values = _before(kind, max_rounds) | {one: _frozen(value) for one, value in raw.items()}
     if issubclass(kind, Parallel) and "personas" in settings:
         values["personas"] = _load_personas(settings["personas"])
     try:
@@ -244,9 +243,12 @@ def _load_protocol(at: Field, agents: int, max_rounds: int) -> BaseProtocol:
         settings.wrong(f"do not fit the protocol {name} ({error})")
 
 
-def _before(max_rounds: int) -> dict[str, Any]:
+def _before(kind: type[BaseProtocol], max_rounds: int) -> dict[str, Any]:
     """What a line means that was written before there were such settings, or by hand."""
-    return {"max_rounds": max_rounds, "reading": "strict", "order_shown": "seat"}
+    built_in = next((one for one in PROTOCOLS.values() if issubclass(kind, one)), BaseProtocol)
+    known = {field.name for field in fields(built_in)}
+    before = {"max_rounds": max_rounds, "reading": "strict", "order_shown": "seat"}
+    return {name: value for name, value in before.items() if name in known}
 
 
 def _frozen(value: Any) -> Any:
@@ -255,7 +257,7 @@ def _frozen(value: Any) -> Any:
 
 def _built_in(at: Field, kind: type[BaseProtocol], agents: int, max_rounds: int) -> BaseProtocol:
     known = tuple(field.name for field in fields(kind) if field.name != "agents")
-    settings: dict[str, Any] = {name: value for name, value in _before(max_rounds).items() if name in known}
+    settings = _before(kind, max_rounds)
     types = hints(kind)
     for name in at.names():
         if name not in known:

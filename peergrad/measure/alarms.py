@@ -1,7 +1,7 @@
 """The list of alarms: ways self-play goes wrong (SPEC 9.5). An alarm is a plain function of the metrics so far and the step.
 
 One in ``ALARMS``, or given by its import path (``--alarms module:name``), is told, logged, drawn in the report, and stops a
-run that was asked to stop. So does ``fallen_answers``, which watches the evaluations.
+run that was asked to stop. ``fallen_answers`` looks at evaluations instead, and all else is the same.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def random_noise(history: History, step: Step) -> Alarm | None:
             return Alarm(
                 "random noise",
                 f"only {share:.0%} of {total:.0f} {what}, which a coin does as well",
-                "What is rewarded by chance unlearns what the model could: take soft votes (--protocol ballot), easier "
-                "questions, or warm-start the judge.",
+                "What is rewarded by chance unlearns what the model could: take another form of vote (the soft ones of "
+                "--protocol ballot), easier questions, or warm-start the judge.",
                 _first_debates(step, lambda scored: bool(scored.tally.votes)),
             )
     return None
@@ -121,11 +121,11 @@ def fallen_answers(evaluations: History) -> Alarm | None:
     """Right answers alone to held-out questions are fewer than at first, by more than two standard errors."""
     last = evaluations[-1]
     for name in filter(_ALONE.fullmatch, last):
-        before = next(known for line in evaluations if (known := number(line.get(name))) is not None or line is last)
-        after, asked = number(last[name]), number(last.get(name.removesuffix("correct") + "answers"))
-        if (
-            before is None or after is None or asked is None or not 0 <= after < before <= 1 <= asked
-        ):  # a log may hold anything
+        asked, after = number(last.get(name.removesuffix("correct") + "answers")), number(last[name])
+        before = next((known for line in evaluations if (known := number(line.get(name))) is not None), None)
+        if asked is None or before is None or after is None:
+            continue
+        if not 0 <= after < before <= 1 <= asked:  # a log may hold anything
             continue
         error = math.sqrt((before * (1 - before) + after * (1 - after)) / asked)
         if before - after > 2 * error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -266,26 +265,26 @@ def fifths(lines: Sequence[Logged]) -> tuple[Sequence[Logged], Sequence[Logged]]
     return lines[:size], lines[-size:]
 
 
-def alarms_by_step(history: RunHistory) -> dict[int, set[str]]:
-    """The alarms that sounded after each step, or after its evaluation."""
-    by_step: dict[int, set[str]] = defaultdict(set)
-    for line in (*history.train, *history.evals):
-        logged = line.get("alarms")
-        by_step[line["step"]] |= (
-            {name[:80] for name in logged if isinstance(name, str)} if isinstance(logged, list) else set()
-        )
-    return by_step
+def alarms_of(line: Logged) -> set[str]:
+    """The alarms that sounded after a step, or after an evaluation."""
+    logged = line.get("alarms")
+    return {name[:80] for name in logged if isinstance(name, str)} if isinstance(logged, list) else set()
 
 
 def alarm_spans(history: RunHistory) -> list[AlarmSpan]:
-    """Which alarms sounded, steps in a row taken together."""
+    """Which alarms sounded, steps in a row taken together, and so evaluations."""
+    return sorted([*_spans(history.train), *_spans(history.evals)], key=lambda alarm: (alarm.first, alarm.name))
+
+
+def _spans(lines: Sequence[Logged]) -> list[AlarmSpan]:
     open_: dict[str, AlarmSpan] = {}
     done: list[AlarmSpan] = []
-    for step, sounding in sorted(alarms_by_step(history).items()):
+    for line in lines:
+        sounding = alarms_of(line)
         done += [open_.pop(name) for name in sorted(set(open_) - sounding)]
         for name in sorted(sounding):
-            open_[name] = AlarmSpan(name, open_[name].first if name in open_ else step, step)
-    return sorted([*done, *open_.values()], key=lambda alarm: (alarm.first, alarm.name))
+            open_[name] = AlarmSpan(name, open_[name].first if name in open_ else line["step"], line["step"])
+    return [*done, *open_.values()]
 
 
 def live_values(line: Logged) -> list[tuple[str, str]]:

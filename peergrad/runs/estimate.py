@@ -21,7 +21,7 @@ _GIB = 2**30
 # On a CPU weights up to _PACKED bytes in float32 are packed twice, for products there and back, and while sampling a third
 # time with the adapter added, in whose place training has what it needs. Freed memory that can't be used again and the
 # program itself are as measured in the demo (docs/benchmarks.md).
-_PACKED, _FREED, _PROGRAM = 2 * _GIB, 1.15, int(0.3 * _GIB)
+_PACKED, _FREED, _PROGRAM = 2 * _GIB, 1.2, int(0.5 * _GIB)
 _ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 

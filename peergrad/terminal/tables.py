@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from textwrap import shorten
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from peergrad.debate.quote import clip
 from peergrad.learn.data import Values, has_signal
 from peergrad.measure.rescore import CONTROLS, Rescored, verdict
 from peergrad.measure.statistics import Interval
@@ -156,7 +156,7 @@ def print_scores(batch: Sequence[Scored], advantages: Sequence[Sequence[Values]]
             ]
             for unit in range(len(debate.turns) if by_turn else debate.agents)
         ]
-        asked = shorten(debate.question.text, _LONGEST_QUESTION, placeholder=" …")
+        asked = clip(" ".join(debate.question.text.split()), _LONGEST_QUESTION)
         print_line(console, f"{debate.id}: {debate.agents} agents, {len(debate.turns)} turns: {asked}", "bold")
         headings = [*names, *(heading for stream in scored.streams for heading in (stream.name, "adv"))]
         console.print(table(headings, rows, left=len(names)))

@@ -9,7 +9,7 @@ from peergrad.debate.errors import UserError
 from peergrad.debate.play import Played
 from peergrad.learn.train import Step
 from peergrad.measure.alarms import alarms, fallen_answers
-from peergrad.measure.history import number
+from peergrad.measure.history import alarms_of, number
 from peergrad.measure.outcome import compared
 from peergrad.measure.titles import in_order, title
 from peergrad.reward.rewards import Scored
@@ -78,9 +78,8 @@ def _won(row: Mapping[str, Any]) -> Any:
 def alarm_debates(index: Index, overview: Overview, step: int) -> list[dict[str, Any]]:
     """The alarms that sounded after a step, computed again from its debates (not those of its evaluation)."""
     lines = [line for line in overview.history.train if line["step"] <= step]
-    logged = lines[-1].get("alarms") if lines and lines[-1]["step"] == step else None
+    names = sorted(alarms_of(lines[-1])) if lines and lines[-1]["step"] == step else []
     history = [{name: number(value) for name, value in line.items()} for line in lines]  # a log may hold anything
-    names = [name[:80] for name in logged if isinstance(name, str)] if isinstance(logged, list) else []
     part = next((part for part in index.parts if part.name == f"step_{step:06}"), None)
     found: dict[str, Any] = {}
     if names and part:
@@ -103,5 +102,7 @@ def alarm_debates(index: Index, overview: Overview, step: int) -> list[dict[str,
 def evaluation_alarms(overview: Overview, step: int) -> list[dict[str, Any]]:
     """The alarms that sounded after the evaluation of a step."""
     lines = [line for line in overview.history.evals if line["step"] <= step]
-    alarm = fallen_answers(lines) if lines and lines[-1]["step"] == step else None
-    return [{"name": alarm.name, "seen": alarm.seen, "advice": alarm.advice, "debates": []}] if alarm else []
+    names = alarms_of(lines[-1]) if lines and lines[-1]["step"] == step else set[str]()
+    fallen = fallen_answers(lines) if names else None
+    about = {fallen.name: {"seen": fallen.seen, "advice": fallen.advice}} if fallen else {}
+    return [{"name": name, "debates": []} | about.get(name, {"seen": None, "advice": None}) for name in sorted(names)]

@@ -98,12 +98,12 @@ def test_memory_by_hand(dry_run, tmp_path):
         return [float(number) for number in re.findall(r"\d+\.\d", line)][:5]
 
     # A token: 4 bytes in 4 layers of 10 · 100 + 3 · 1,000, so 64,000; 65,536 of them 3.906 GiB. 256 · 1,000 logits of 12
-    # bytes: 0.003. Weights of 0.5 are packed twice: 1.15 (1 + 1 + 3.909) + 0.3 = 7.095, of which 1.186 is not listed.
-    assert memory(0.5, 65536) == [7.1, 1.0, 1.0, 3.9, 1.2]
-    # More than 2 are not packed: 1.15 (2.5 + 1 + 3.909) + 0.3 = 8.820.
-    assert memory(2.5, 65536) == [8.8, 2.5, 1.0, 3.9, 1.4]
-    # Training on fewer tokens, 0.064, is less than the copy to sample with, 1: 1.15 (2 + 1 + 1) + 0.3 = 4.9.
-    assert memory(1, 1024) == [4.9, 2.0, 1.0, 0.1, 1.8]
+    # bytes: 0.003. Weights of 0.5 are packed twice: 1.2 (1 + 1 + 3.909) + 0.5 = 7.591, of which 1.682 is not listed.
+    assert memory(0.5, 65536) == [7.6, 1.0, 1.0, 3.9, 1.7]
+    # More than 2 are not packed: 1.2 (2.5 + 1 + 3.909) + 0.5 = 9.391.
+    assert memory(2.5, 65536) == [9.4, 2.5, 1.0, 3.9, 2.0]
+    # Training on fewer tokens, 0.064, is less than the copy to sample with, 1: 1.2 (2 + 1 + 1) + 0.5 = 5.3.
+    assert memory(1, 1024) == [5.3, 2.0, 1.0, 0.1, 2.2]
 
 
 def test_every_setting_says_where_it_is_from(dry_run, tmp_path):

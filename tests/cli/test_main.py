@@ -163,3 +163,21 @@ def test_scoring_needs_no_torch():
     )
 
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+
+
+@pytest.mark.parametrize(("given", "then"), [(None, "passive"), ("active", "active")])
+def test_threads_that_wait_leave_the_core_to_others(given, then):
+    program = (
+        "import os, sys\n"
+        "from peergrad.cli.main import main\n"
+        "assert 'torch' not in sys.modules  # which reads it once\n"
+        "sys.argv = ['peergrad', 'version']\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    print(os.environ['OMP_WAIT_POLICY'])\n"
+    )
+    unset = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment = unset | ({"OMP_WAIT_POLICY": given} if given else {})
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == then

@@ -1,4 +1,6 @@
-"""The GPU's kernels against plain PyTorch. Without a GPU, TRITON_INTERPRET=1 runs them where Triton is installed."""
+"""The GPU's kernels against plain PyTorch. Without a GPU Triton's interpreter runs them, where Triton is installed."""
+
+import os
 
 import pytest
 import torch
@@ -8,10 +10,12 @@ from peergrad.engines.local.model import ops
 from peergrad.engines.local.model.lora import Lora, LoraRules
 from peergrad.engines.local.sample.cache import BatchState
 
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 pytest.importorskip("triton")
 from peergrad.engines.local.model import kernels
 from peergrad.engines.local.sample import cache_kernels
-from tests.local.tiny import engine
+from tests.local.tiny import unpacked
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = 1e-2 if DEVICE == "cuda" else 2e-5  # a GPU multiplies float32 matrices with 10 bits of precision
@@ -124,7 +128,7 @@ def test_a_step_as_the_graph_has_it_is_the_plain_one(kind, rank):
 
     if DEVICE == "cuda":
         pytest.skip("the tiny model's parts are for a CPU")
-    decoder, adapter = engine(kind).decoder, None
+    decoder, adapter = unpacked(kind).decoder, None
     if rank:
         lora = Lora(decoder, LoraRules(rank=rank), 0)
         with torch.no_grad():
@@ -149,7 +153,7 @@ def test_a_step_as_the_graph_has_it_is_the_plain_one(kind, rank):
 def test_graphs_are_captured_anew_when_the_matrices_they_read_move():
     from peergrad.engines.local.sample.cuda_graphs import DecodeGraphs
 
-    decoder = engine("llama").decoder
+    decoder = unpacked("llama").decoder
     graphs = DecodeGraphs(decoder, BatchState(decoder, ROWS, 64, 16))
     captured = {(ROWS, False): "reads the matrices where they are", (ROWS, True): "and an adapter"}
     for rank, stays in ((4, False), (4, True), (8, False)):

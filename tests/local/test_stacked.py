@@ -4,7 +4,7 @@ import torch
 
 from peergrad.engines.local.model.decoder import Layer, _LoraProduct
 from peergrad.engines.local.model.lora import Lora, LoraRules, StackedLora, stack, stack_fits
-from tests.local.tiny import engine
+from tests.local.tiny import unpacked
 
 
 def test_an_adapter_is_exchanged_while_another_thread_goes_back():
@@ -20,7 +20,7 @@ def test_an_adapter_is_exchanged_while_another_thread_goes_back():
 
 
 def test_there_is_room_for_adapters_of_the_same_shape():
-    decoder = engine("qwen2").decoder
+    decoder = unpacked("qwen2").decoder
     base = [weight.clone() for layer in decoder.layers for weight in layer.weights.values()]
     one, same, other = (Lora(decoder, LoraRules(rank=rank), seed).snapshot() for rank, seed in ((4, 0), (4, 1), (8, 0)))
     few = Lora(decoder, LoraRules(rank=4, targets=("q_proj",)), 0).snapshot()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -101,6 +102,13 @@ def model(kind: str = "llama", *, seed: int = 0, std: float = 0.25, context: int
 def engine(kind: str = "llama", family: str = "chatml", **settings) -> Local:
     settings = {"kv_gb": 0.05, "max_rows": 8} | settings
     return Local(decoder_of(model(kind)), Chat(tokenizer(family)), **settings)
+
+
+def unpacked(kind: str) -> Local:
+    """An engine with its matrices as a GPU has them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("peergrad.engines.local.model.decoder.can_pack", lambda _: False)
+        return engine(kind)
 
 
 def ask(text: str, *, debate: str = "d", turn: int = 0, tokens: int = 20, temperature: float = 1.0, stop=()) -> Ask:

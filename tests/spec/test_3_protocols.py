@@ -410,7 +410,6 @@ def test_3_19_ballot_forms(form, text, votes):  # SPEC 3.19
         "A: 5 - Clear.\nB: 1. Bad because it is short.\nC: 5: As A.",
         "**A**: **4/5** - All of it.\n**B**: **3/5**\n**C**: **4/5**.",
         "A: Good, clear.\nB: It lacks 3 parts.\nA: <grade> 4\nB: <grade> 3\nC: Grade: 4",
-        "A: (5) engaging\nB: (1) dull\nC: (5) engaging",
         "A:\n4\nB:\n3\nC:\n**4**",
         "A：4\nB：2\nC：4",
         "A: 4\nB: 3\nC: 4\nA: Good.\nB: Incorrect: it lacks the end.\nC: Good.",  # one word that looks like a verdict
@@ -434,6 +433,17 @@ def test_3_19_grades_with_words_behind_them_are_tolerated(text):  # SPEC 3.19
         "A: Excellent\nB: Fair",
         "A:\n3 parts are missing\nB:\n1. First",
         "| A: 4 (good)\n| B: 2 (bad)",
+        "A: 2 - 3 steps are wrong\nB: 1 - 2 are right",
+        "A: 3-step solution\nB: 2-step solution",
+        "A: 5 + 3 = 8\nB: 5 - 3 = 2",
+        "A: 3 * 4 = 12\nB: 3 × 4 = 12",
+        "A: 4 / 10\nB: 1 / 10",
+        "A: 3 % less\nB: 5 % less",
+        "A: '4' is the result\nB: '5' is the result",
+        "A: **3** apples\nB: **4** apples",
+        "A: 4. That is right.\nB: 5. That is wrong.",
+        "A: 4 (which is Correct)\nB: 5 (incorrect)",
+        "A: 1) clear 2) short\nB: 1) vague 2) long",
     ],
 )
 def test_3_19_numbers_that_go_on_are_no_grades(text):  # SPEC 3.19

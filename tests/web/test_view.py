@@ -366,16 +366,19 @@ def test_alarms_name_the_debates_that_set_them_off(own, tmp_path):
     for step in range(1, 7):
         readable = {"replies/readable": 0.9 if step < 2 else 0.1, "alarms": ["format collapse", "mine"] if step == 6 else []}
         run.log(Progress(step), "train", readable | {"votes/due_turns_with_vote": "odd"})
-        right = {"eval/direct/sums/correct": 1 / step, "eval/direct/sums/answers": 90.0}
-        run.log(Progress(step), "eval", right | {"alarms": ["fallen answers"] if step > 1 else []})
+        if step % 2 == 0:
+            right = {"eval/direct/sums/correct": 2 / step, "eval/direct/sums/answers": 90.0}
+            run.log(Progress(step), "eval", right | {"alarms": ["fallen answers", "theirs"] if step > 2 else []})
     with serving([run.path], tmp_path / "cache") as server:
         id = server.id("parrot")
         until(lambda: server.get(f"debates/{id}")["flags"]["alarm"])
-        collapse, mine, fallen = server.get(f"alarms/{id}/6")["alarms"]
-        assert fallen["seen"] == "right answers alone to 90 held-out questions fell to 17%, from 100% at first"
-        assert server.get(f"alarms/{id}/1")["alarms"] == []
+        collapse, mine, fallen, theirs = server.get(f"alarms/{id}/6")["alarms"]
+        assert fallen["seen"] == "right answers alone to 90 held-out questions fell to 33%, from 100% at first"
+        assert (theirs["name"], theirs["seen"]) == ("theirs", None)
+        assert server.get(f"alarms/{id}/2")["alarms"] == server.get(f"alarms/{id}/5")["alarms"] == []
         assert server.get(f"source/{id}")["alarms"] == [
-            {"name": "fallen answers", "first": 2, "last": 6},
+            {"name": "fallen answers", "first": 4, "last": 6},
+            {"name": "theirs", "first": 4, "last": 6},
             {"name": "format collapse", "first": 6, "last": 6},
             {"name": "mine", "first": 6, "last": 6},
         ]

@@ -31,24 +31,44 @@ def cache() -> Path:
 
 def digest(path: Path, say: Say) -> str:
     """A file's sha256, stored until the file changes: hashing gigabytes at every start is slow."""
-    stat = path.stat()
-    identity = {"path": str(path), "stat": [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]}
-    note = cache() / "seen" / f"{hashlib.sha256(str(path).encode()).hexdigest()[:16]}.json"
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        stored = json.loads(note.read_text("utf-8"))
-        if {key: stored[key] for key in identity} == identity:
-            return stored["sha256"]
-    if stat.st_size > 10**9:
+    if known := _known(path):
+        return known
+    if path.stat().st_size > 10**9:
         say(f"Reading {path.name} once to know it again.")
     sha256 = sha256_of(path)
     with suppress(OSError):  # without the note the file is hashed again, and so it is if the note is torn
+        note = _note(path)
         note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(json.dumps(identity | {"sha256": sha256}), "utf-8")
+        note.write_text(json.dumps(_identity(path) | {"sha256": sha256}), "utf-8")
     return sha256
 
 
-def folder_of(sha256: str) -> Path:
-    """Where the GGUF with this hash is, once it is converted."""
+def _known(path: Path) -> str | None:
+    """The sha256 that was stored of a file as it is."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        stored, identity = json.loads(_note(path).read_text("utf-8")), _identity(path)
+        if {key: stored[key] for key in identity} == identity:
+            return str(stored["sha256"])
+    return None
+
+
+def _note(path: Path) -> Path:
+    return cache() / "seen" / f"{hashlib.sha256(str(path).encode()).hexdigest()[:16]}.json"
+
+
+def _identity(path: Path) -> dict[str, Any]:
+    stat = path.stat()
+    return {"path": str(path), "stat": [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]}
+
+
+def already_converted(path: Path) -> Path | None:
+    """The folder of a GGUF file that was converted before."""
+    sha256 = _known(path)
+    folder = _folder(sha256) if sha256 else None
+    return folder if folder and problem(folder) is None else None
+
+
+def _folder(sha256: str) -> Path:
     return cache() / f"{sha256[:16]}-v{CONVERTER}"
 
 
@@ -57,7 +77,7 @@ def converted(sha256: str, name: str, source: Callable[[Path], Path], say: Say) 
 
     The folder is written elsewhere and renamed when all of it is on the disk, so it is never there in part.
     """
-    folder = folder_of(sha256)
+    folder = _folder(sha256)
     if problem(folder) is None:
         return folder
     if missing := [module for module in ("torch", "gguf", "transformers") if find_spec(module) is None]:

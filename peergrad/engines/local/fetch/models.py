@@ -25,10 +25,10 @@ from peergrad.engines.base import first_line
 from peergrad.engines.local.fetch.converted import (
     FULL,
     Say,
+    already_converted,
     cache,
     converted,
     digest,
-    folder_of,
     manifest_of,
     problem,
     sha256_of,
@@ -115,8 +115,8 @@ def local_folder(name: str) -> Path | None:
     if name and path.is_dir():
         return _check_folder(path.absolute(), name)
     if path.is_file():
-        folder = folder_of(_gguf_digest(path.absolute(), name, lambda _: None))
-        return folder if problem(folder) is None else None
+        _check_gguf(path, name)
+        return already_converted(path.absolute())
     if not _HUB_ID.fullmatch(name) or path.suffix == ".gguf":
         raise UserError(f"model: {name!r} {_suggestion(name, path)}")
     try:
@@ -256,11 +256,12 @@ def _hub(name: str, say: Say) -> Path:
 
 
 def _gguf(path: Path, name: str, say: Say) -> Path:
-    return converted(_gguf_digest(path, name, say), path.name, lambda _: path, say)
+    _check_gguf(path, name)
+    return converted(digest(path, say), path.name, lambda _: path, say)
 
 
-def _gguf_digest(path: Path, name: str, say: Say) -> str:
-    """The sha256 of a GGUF file; what is none is refused."""
+def _check_gguf(path: Path, name: str) -> None:
+    """Refuse what is no GGUF file."""
     try:
         with path.open("rb") as file:
             magic = file.read(4)
@@ -268,7 +269,6 @@ def _gguf_digest(path: Path, name: str, say: Say) -> str:
         raise UserError(f"model: {name!r} can't be read ({error.strerror})") from None
     if path.suffix != ".gguf" or magic != b"GGUF":
         raise UserError(f"model: {name!r} is not a GGUF file; give a .gguf file, a folder with config.json, or a hub id")
-    return digest(path, say)
 
 
 def _download_path(sha256: str) -> Path:

@@ -19,10 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# Logits are computed for this many tokens at a time: they are the largest tensor there is.
-LOGITS_CHUNK = 2048
-# On a CPU fewer are as quick.
-CPU_LOGITS_CHUNK = 256
+# Logits are computed for this many tokens at a time, as they are the largest tensor there is; on a CPU fewer are as quick.
+LOGITS_CHUNK, CPU_LOGITS_CHUNK = 2048, 256
 
 # The layout of packed weights is optimized for about this many rows, and good for one row and for a thousand.
 _PACKED_ROWS = 64

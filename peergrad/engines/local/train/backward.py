@@ -171,7 +171,7 @@ class _Batch:
         logprobs = torch.empty_like(old)
         value = torch.zeros((), device=device)
         scoring = ops.for_device(device)
-        size = ops.LOGITS_CHUNK if device.type == "cuda" else ops.CPU_LOGITS_CHUNK
+        size = ops.CPU_LOGITS_CHUNK if device.type == "cpu" else ops.LOGITS_CHUNK
         for start in range(0, len(where), size):
             chunk = slice(start, start + size)
             with torch.no_grad():
