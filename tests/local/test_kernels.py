@@ -1,6 +1,4 @@
-"""The GPU's kernels against plain PyTorch. Without a GPU Triton's interpreter runs them, where Triton is installed."""
-
-import os
+"""The GPU's kernels against plain PyTorch. Without a GPU, TRITON_INTERPRET=1 runs them where Triton is installed."""
 
 import pytest
 import torch
@@ -9,13 +7,12 @@ from torch.nn import functional as F
 from peergrad.engines.local.model import ops
 from peergrad.engines.local.model.lora import Lora, LoraRules
 from peergrad.engines.local.sample.cache import BatchState
+from tests.local.tiny import RUNS_KERNELS, unpacked
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-pytest.importorskip("triton")
+if not RUNS_KERNELS:
+    pytest.skip("no GPU, and not asked to interpret the kernels", allow_module_level=True)
 from peergrad.engines.local.model import kernels
 from peergrad.engines.local.sample import cache_kernels
-from tests.local.tiny import unpacked
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = 1e-2 if DEVICE == "cuda" else 2e-5  # a GPU multiplies float32 matrices with 10 bits of precision

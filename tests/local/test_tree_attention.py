@@ -3,9 +3,6 @@
 Without a GPU, TRITON_INTERPRET=1 runs the kernels where Triton is installed; the other path is tested everywhere.
 """
 
-import importlib.util
-import os
-
 import numpy as np
 import pytest
 import torch
@@ -13,9 +10,9 @@ import torch
 from peergrad.engines.local.model.decoder import Shape
 from peergrad.engines.local.train import packing as packed
 from peergrad.engines.local.train.packing import Node
+from tests.local.tiny import RUNS_KERNELS
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-RUNS_KERNELS = importlib.util.find_spec("triton") and (DEVICE.type == "cuda" or os.environ.get("TRITON_INTERPRET"))
 
 
 def tree(sequence, start, end, *children):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
+import os
 
 import pytest
 import torch
@@ -13,6 +15,8 @@ from transformers import PreTrainedTokenizerFast
 from peergrad.debate.types import Ask, Message
 from peergrad.engines.local.engine import Local, decoder_of
 from peergrad.engines.shared.chat import Chat
+
+RUNS_KERNELS = importlib.util.find_spec("triton") and (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET"))
 
 # In the manner of each family: how turns are delimited, what is inserted, trimmed or dropped.
 CHATML = (
