@@ -355,8 +355,8 @@ def test_a_run_has_as_many_rounds_as_its_protocol(own, tmp_path):
     for protocol, rounds in (("parallel", 9), ("direct", 2)):  # where max_rounds says nothing: those of its debates
         path.write_text(text.replace('protocol = "parallel"', f'protocol = "{protocol}"'))
         with serving([path.parent], tmp_path / protocol) as server:
-            (source,) = server.get("sources")["sources"]
-            assert (source["protocol"], source["rounds"]) == (protocol, rounds)
+            until(lambda rounds=rounds: server.get("sources")["sources"][0]["rounds"] == rounds)  # once debates are read
+            assert server.get("sources")["sources"][0]["protocol"] == protocol
 
 
 def test_alarms_name_the_debates_that_set_them_off(own, tmp_path):
